@@ -1,0 +1,93 @@
+"""Jobs on their way down the fallback chain: where each one is, and the step to the next model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fleet._leadership import LostLeadership
+from fleet.client import FleetClient
+from fleet.jobs.places import JOB_GATEWAY, JobPlace
+from fleet.scripts import ArgList
+from rewarm.fallback import Chain
+from rewarm.jobs import JobSpec
+from rewarm.messages import UnknownSchema, decode
+
+
+@dataclass(frozen=True, slots=True)
+class InChain:
+    """A job that waits, and where in its chain. ``chain.since_s`` is Redis time, in seconds."""
+
+    place: JobPlace
+    spec: JobSpec
+    chain: Chain
+
+
+async def waiting_in_chain(client: FleetClient, model: str, start: int, count: int) -> list[InChain | None]:
+    """The jobs that wait for ``model`` from place ``start`` on, the oldest first; None for one that cannot be read."""
+    ids = [id_.decode() for id_ in await client.call("ZRANGE", client.keys.jobs_since(model), start, start + count - 1)]
+    if not ids:
+        return []
+    fields = ("gateway", "model", "band", "tenant", "idem", "chain", "moved", "created")
+    commands: list[tuple[str | int, ...]] = [("HMGET", client.keys.ticket(id_), *fields) for id_ in ids]
+    commands += [("GET", client.keys.spec(id_)) for id_ in ids]
+    answers = await client.pipeline(commands)
+    return [_in_chain(id_, one, data) for id_, one, data in zip(ids, answers, answers[len(ids) :], strict=False)]
+
+
+async def move(
+    client: FleetClient,
+    job: InChain,
+    chain: Chain,
+    reason: str,
+    *,
+    leader: tuple[str, int] | None = None,
+    lease: tuple[str, int] | None = None,
+) -> bool:
+    """On to ``chain.current``, for the leader (owner, term) or for the worker's run that holds its ``lease`` (run,
+    attempt). False: the job is no longer there. Raise LostLeadership."""
+    keys, place = client.keys, job.place
+    owner, term, attempt = _who(leader, lease)
+    to = chain.current
+    names = [*place.keys(keys), keys.leader, keys.ready(to, place.band), keys.virtual_time(to, place.band)]
+    names.append(keys.jobs_since(to))
+    arguments: ArgList = [place.id, owner, term, attempt, place.model, mark(job.chain), to, mark(chain), reason]
+    arguments.append(job.spec.cost / job.spec.weight)
+    outcome = await client.scripts.run("job_move", names, arguments)
+    if outcome == -1:
+        raise LostLeadership(f"{owner} no longer leads in term {term}")
+    return bool(outcome)
+
+
+def _who(leader: tuple[str, int] | None, lease: tuple[str, int] | None) -> tuple[str, int | str, int | str]:
+    if leader is not None:
+        return (*leader, "")
+    if lease is not None:
+        return lease[0], "", lease[1]
+    raise ValueError("a job is moved by the leader or by the worker that holds it")
+
+
+def mark(chain: Chain) -> str:
+    """Where in its chain a job is, as its hash keeps it; '' for the beginning."""
+    if not chain.at:
+        return ""
+    return f"{chain.at}{'L' if chain.late else ''}{'B' if chain.back else ''}"
+
+
+def chain_of(spec: JobSpec, kept: str, since_ms: float) -> Chain:
+    """The reverse of :func:`mark`."""
+    at = int(kept.rstrip("LB") or 0)
+    links: Sequence[str] = spec.fallback
+    return Chain(spec.model, tuple(links), min(at, len(links)), since_ms / 1000, late="L" in kept, back="B" in kept)
+
+
+def _in_chain(id_: str, one: Sequence[bytes | None], data: bytes | None) -> InChain | None:
+    gateway, model, band, tenant, idem, kept, moved, created = one
+    if gateway != JOB_GATEWAY.encode() or data is None or model is None or band is None or tenant is None:
+        return None
+    try:
+        spec = decode(data, JobSpec)
+    except UnknownSchema:
+        return None
+    place = JobPlace(id_, model.decode(), int(band), tenant.decode(), (idem or b"").decode())
+    return InChain(place, spec, chain_of(spec, (kept or b"").decode(), float(moved or created or 0)))

@@ -1,0 +1,407 @@
+"""One client's connection: bytes in, events of the HTTP parser, one answer at a time in the order of the requests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, cast
+
+import httptools
+
+from gateway.http.limits import LINGER_BYTES, LINGER_S, MAX_HEAD_BYTES, MAX_HEADERS, MAX_LINE_BYTES
+from gateway.http.request import BodyUnreadable, Request
+from gateway.http.response import Answer
+
+if TYPE_CHECKING:
+    from gateway.http.server import Server
+
+_log = logging.getLogger("rewarm.gateway.http")
+
+Handler = Callable[[Request], Awaitable[Answer]]
+"""Returns what to send; it may have sent a part of it already. Cancelled when the client goes away."""
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class NotServed(Exception):
+    """Well-formed for the parser, not for us."""
+
+
+class HeadTooLarge(Exception):
+    """The head is over the bounds of :mod:`gateway.http.limits`."""
+
+
+class Connection(asyncio.Protocol):
+    __slots__ = (
+        "_answering",
+        "_body_of",
+        "_close_at",
+        "_drained",
+        "_framing_only",
+        "_fresh",
+        "_head_bytes",
+        "_headers",
+        "_lingering",
+        "_loop",
+        "_malformed",
+        "_parser",
+        "_queue",
+        "_reading",
+        "_request",
+        "_server",
+        "_target",
+        "_task",
+        "_thrown",
+        "paused",
+        "quiet_since",
+        "remote",
+        "transport",
+    )
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._loop = server.loop
+        self.transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpRequestParser(self)
+        # What is being parsed.
+        self._target = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._head_bytes = 0
+        self._body_of: Request | None = None
+        self._framing_only = False
+        # What is being answered, and what came behind it.
+        self._queue: deque[Request] = deque()
+        self._request: Request | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._answering = False  # something of the answer has gone out
+        self._malformed: Exception | None = None  # answered after the requests before it; nothing is read any more
+        self._lingering = False
+        self._close_at = 0.0
+        self._thrown = 0
+        self._reading = True
+        self._drained: asyncio.Future[None] | None = None
+        self.paused = False
+        self.quiet_since = self._loop.time()  # idle, or waiting for the rest of a head, since then
+        self.remote: str | None = None
+
+    # --- the transport -------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self.remote = peer[0]
+            sock = transport.get_extra_info("socket")
+            if sock is not None:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._server.entered(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._lingering or self._malformed is not None:
+            self._throw_away(len(data))
+            return
+        if self._body_of is None:
+            # Whole heads come in one read, as a rule: what is counted too much (a body's beginning, the next request)
+            # is taken back when a head ends.
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._carry_on(data[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            self._break_off(error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else error)
+        if self._body_of is None and self._head_bytes > MAX_HEAD_BYTES:
+            self._break_off(HeadTooLarge(f"the head is over {MAX_HEAD_BYTES} bytes"))
+        if self._task is None:
+            self._next()
+        elif self._queue:
+            self._pause_reading()  # pipelined: what has come is served in turn, more must wait
+
+    def eof_received(self) -> bool:
+        return False  # a client that closes its side is gone: nobody who waits for an answer does that
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._server.left(self)
+        self.transport = None
+        self._queue.clear()
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_exception(ConnectionResetError("the client is gone"))
+        if self._task is not None:
+            self._task.cancel()
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    # --- the parser's events -------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if not self._framing_only:
+            self._target, self._headers = b"", []
+
+    def on_url(self, part: bytes) -> None:
+        self._target += part
+        if len(self._target) > MAX_LINE_BYTES:
+            raise HeadTooLarge(f"the request's target is over {MAX_LINE_BYTES} bytes")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._framing_only or self._body_of is not None:
+            return  # a trailer: nothing that comes after the body can change what the request is
+        self._headers.append((name, value))
+        if len(self._headers) > MAX_HEADERS:
+            raise HeadTooLarge(f"more than {MAX_HEADERS} headers came")
+        if len(value) > MAX_LINE_BYTES or len(name) > MAX_LINE_BYTES:
+            raise HeadTooLarge(f"a header line is over {MAX_LINE_BYTES} bytes")
+
+    def on_headers_complete(self) -> None:
+        if self._framing_only:
+            return
+        parser = self._parser
+        version = parser.get_http_version()
+        length, hosts, chunked = None, 0, False
+        for name, value in self._headers:
+            size = len(name)
+            if size == 14:
+                if name.lower() == b"content-length":
+                    length = int(value)
+            elif size == 4:
+                if name.lower() == b"host":
+                    hosts += 1
+            elif size == 17 and name.lower() == b"transfer-encoding":
+                chunked = True
+                if value.strip().lower() != b"chunked":
+                    raise NotServed("of all transfer encodings only `chunked` is read")
+        if version == "1.1":
+            if hosts != 1:
+                raise NotServed("exactly one Host header is needed")
+        elif version != "1.0":
+            raise NotServed(f"HTTP/{version} is not spoken here")
+        elif chunked:
+            raise NotServed("HTTP/1.0 knows no transfer encodings")
+        target = self._target.decode("latin-1")
+        if not target.startswith("/"):
+            target = _origin_form(target)
+        request = Request(
+            self,
+            parser.get_method().decode("latin-1"),
+            target,
+            self._headers,
+            http_1_0=version == "1.0",
+            keep_alive=parser.should_keep_alive(),
+            content_length=length,
+        )
+        self._body_of = request
+        self._queue.append(request)
+
+    def on_body(self, data: bytes) -> None:
+        if self._body_of is not None and not self._body_of.feed(data):
+            self._pause_reading()
+
+    def on_message_complete(self) -> None:
+        request = self._body_of
+        self._head_bytes = 0
+        if request is None or self._parser.should_upgrade():
+            return  # with an upgrade the parser stops before the body; see _carry_on
+        self._body_of = None
+        self._framing_only = False
+        request.end()
+
+    def _carry_on(self, rest: bytes) -> None:
+        """A request that offers another protocol (Java's client offers HTTP/2 with every first one) is served in this
+        one. llhttp leaves its body to the other protocol, so a new parser reads it by the same framing."""
+        request = self._body_of
+        if request is None:
+            return
+        request.keep_alive = False
+        chunked = any(name.lower() == b"transfer-encoding" for name, _ in request.raw_headers)
+        if not chunked and not request.content_length:
+            self._body_of = None
+            request.end()
+            return
+        framing = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % (request.content_length or 0)
+        self._framing_only = True
+        self._parser = httptools.HttpRequestParser(self)
+        try:
+            self._parser.feed_data(b"POST / HTTP/1.1\r\nConnection: close\r\n%b\r\n\r\n" % framing)
+            if rest:
+                self._parser.feed_data(rest)
+        except httptools.HttpParserError as error:
+            self._break_off(error)
+
+    def _break_off(self, error: BaseException | None) -> None:
+        """Nothing after this can be understood. What came before is still answered, in its turn."""
+        if self._malformed is not None:
+            return
+        problem = error if isinstance(error, Exception) else ValueError("not HTTP")
+        unfinished = self._body_of
+        self._malformed = problem
+        if unfinished is not None:
+            self._body_of = None
+            unfinished.keep_alive = False
+            unfinished.fail(BodyUnreadable(str(problem)))
+        elif self._request is not None or self._queue:
+            last = self._queue[-1] if self._queue else self._request
+            if last is not None and not last.keep_alive:
+                self._malformed = None  # it comes after a `Connection: close`: nobody waits for an answer to it
+                self._lingering = True
+
+    # --- answering -----------------------------------------------------------------------------------------------
+
+    def _next(self) -> None:
+        """The next request's turn, or silence, or the end."""
+        if self.transport is None:
+            return
+        if self._queue:
+            self._request = self._queue.popleft()
+            self._answering = False
+            self._task = self._loop.create_task(self._answer(self._request))
+        elif self._malformed is not None:
+            malformed, self._malformed = self._malformed, None
+            self._lingering = True
+            self._task = self._loop.create_task(self._tell(malformed))
+        elif self._server.closing:
+            self.transport.close()
+        else:
+            self.quiet_since = self._loop.time()
+            self.resume_reading()
+
+    async def _answer(self, request: Request) -> None:
+        try:
+            response = await self._server.handler(request)
+            await response.finish(request)
+        except ConnectionError:
+            self.abort()
+        except asyncio.CancelledError:
+            self.abort()  # the server ends, or the client is gone
+            raise
+        except Exception as error:  # noqa: BLE001 -- whatever a handler raises ends as an answer, not as a dead task
+            _log.error("path=%s failed", request.path, exc_info=error)
+            await self._excuse(request, error)
+        finally:
+            self._task = self._request = None
+            self._after(request)
+
+    async def _excuse(self, request: Request, error: Exception) -> None:
+        """A bug of ours: told if nothing of an answer has gone out, else the connection is cut."""
+        if self._answering:
+            self.abort()
+            return
+        response = self._server.explain(error)
+        response.force_close()
+        try:
+            await response.finish(request)
+        except ConnectionError:
+            self.abort()
+
+    async def _tell(self, malformed: Exception) -> None:
+        """What is not HTTP is answered like everything else: with a code."""
+        nobody = Request(self, "", "/", [], http_1_0=False, keep_alive=False, content_length=None)
+        try:
+            await self._server.explain(malformed).finish(nobody)
+        except ConnectionError:
+            pass
+        finally:
+            self._task = None
+            self._linger()
+
+    def _after(self, request: Request) -> None:
+        if self.transport is None or self.transport.is_closing():
+            return
+        if request.complete and request.keep_alive:
+            self._next()
+        elif request.complete and self._malformed is None:
+            self.transport.close()
+        else:
+            self._malformed = None
+            self._linger()
+
+    def _linger(self) -> None:
+        """Close our side, and let the client finish what it is sending: it might not see the answer otherwise."""
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        self._lingering = True
+        self._body_of = None
+        self._close_at = self._loop.time() + LINGER_S
+        if transport.can_write_eof():
+            transport.write_eof()
+        self.resume_reading()
+
+    def _throw_away(self, size: int) -> None:
+        self._thrown += size
+        if self._thrown > LINGER_BYTES:
+            self.abort()
+
+    def sweep(self, now: float, keep_alive_s: float) -> None:
+        """Called now and then: close what has been silent for too long."""
+        if self.transport is None:
+            return
+        if self._close_at and now > self._close_at:
+            self.transport.abort()
+        elif self._task is None and not self._close_at and now - self.quiet_since > keep_alive_s:
+            self.transport.close()
+
+    def shut(self) -> None:
+        """The server ends: now if idle, after the running answer otherwise."""
+        if self._task is None and self.transport is not None:
+            self.transport.close()
+        elif self._request is not None:
+            self._request.keep_alive = False
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        self.abort()
+
+    # --- for requests and answers --------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the client is gone")
+        self._answering = True
+        transport.write(data)
+
+    async def drain(self) -> None:
+        while self.paused:
+            if self.transport is None:
+                raise ConnectionResetError("the client is gone")
+            self._drained = self._loop.create_future()
+            try:
+                await self._drained
+            finally:
+                self._drained = None
+
+    def send_continue(self) -> None:
+        if self.transport is not None:
+            self.transport.write(_CONTINUE)
+
+    def abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _pause_reading(self) -> None:
+        if self._reading and self.transport is not None:
+            self._reading = False
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if not self._reading and self.transport is not None and not self.transport.is_closing():
+            self._reading = True
+            self.transport.resume_reading()
+
+
+def _origin_form(target: str) -> str:
+    """``http://host/path`` as clients write it to a proxy; ``*`` and ``host:port`` have no page here anyway."""
+    scheme, separator, rest = target.partition("://")
+    if not separator or scheme.lower() not in ("http", "https"):
+        return target
+    slash = rest.find("/")
+    return rest[slash:] if slash >= 0 else "/"

@@ -1,0 +1,133 @@
+"""Configuration → what the leader publishes: one entry a model, split into specification (needs a new replica when it
+changes) and policy (applies at once)."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import timedelta
+
+from msgspec.structs import replace
+
+from rewarm.config.capabilities import capabilities_of
+from rewarm.config.remote import RemoteModel
+from rewarm.config.schema import BANDS, AnyModel, CommandModel, Config, TorchModel, VllmModel
+from rewarm.fallback import expand
+from rewarm.messages import CatalogueEntry, ModelPolicy, RemoteSpec, ReplicaSpec, encode
+from rewarm.states import ReplicaState
+
+DAILY = timedelta(days=1)
+"""How often the cold path of a model with a fallback is tried out, unless the configuration says."""
+
+
+def catalogue(config: Config) -> dict[str, CatalogueEntry]:
+    """What a model can do is looked up in its source, where that is on this machine; nothing else is read."""
+    chains = {name: model.fallback for name, model in config.models.items()}
+    aliases = {alias: name for name, model in config.models.items() for alias in model.aliases}
+    return {name: _entry(name, model, expand(name, chains, aliases)) for name, model in config.models.items()}
+
+
+def spec_hash(spec: ReplicaSpec) -> str:
+    return hashlib.sha256(encode(spec)).hexdigest()[:16]
+
+
+def _entry(name: str, model: AnyModel, chain: tuple[str, ...]) -> CatalogueEntry:
+    spec = _remote_spec(name, model) if isinstance(model, RemoteModel) else _spec(name, model)
+    return CatalogueEntry(
+        model=name,
+        aliases=model.aliases,
+        spec=spec,
+        spec_hash=spec_hash(spec),
+        policy=_policy(model, chain),
+        remote=_remote(model) if isinstance(model, RemoteModel) else None,
+        capabilities=capabilities_of(model),
+    )
+
+
+def _remote(model: RemoteModel) -> RemoteSpec:
+    return RemoteSpec(
+        url=model.url,
+        key_env=model.key_env,
+        connect_timeout_s=model.connect_timeout.total_seconds(),
+        ca_file=None if model.ca_file is None else str(model.ca_file),
+    )
+
+
+def _remote_spec(name: str, model: RemoteModel) -> ReplicaSpec:
+    return ReplicaSpec(
+        model=name,
+        engine="remote",
+        served_names=(name, *model.aliases),
+        slots=model.concurrency,
+        context_length=model.context_length,
+        upstream_model=model.upstream_model,
+        answer_stall_s=model.answer_stall.total_seconds(),
+    )
+
+
+def _spec(name: str, model: VllmModel | TorchModel | CommandModel) -> ReplicaSpec:
+    return ReplicaSpec(
+        model=name,
+        engine=model.engine,
+        served_names=(name, *model.aliases),
+        slots=model.slots,
+        source=None if model.source is None else str(model.source),
+        context_length=None if isinstance(model, CommandModel) else model.context_length,
+        dtype=None if isinstance(model, CommandModel) else model.dtype,
+        command=model.cmd if isinstance(model, CommandModel) else (),
+        port=model.port if isinstance(model, CommandModel) else None,
+        readiness_path=model.readiness_path if isinstance(model, CommandModel) else "/health",
+        stop_command=model.stop_cmd if isinstance(model, CommandModel) else (),
+        stop_grace_s=model.stop_grace.total_seconds(),
+        upstream_model=model.upstream_model if isinstance(model, CommandModel) else None,
+        args=model.args,
+        env=dict(sorted(model.env.items())),
+        memory_bytes=model.memory,
+        reserve_fraction=model.reserve,
+        devices=model.device,
+        gpus=model.gpus or 0,
+        memory_limit_bytes=0 if model.memory_limit == "off" else model.memory_limit,
+        cpus=model.cpus,
+        load_bandwidth=model.load_bandwidth,
+        load_io_class=model.load_io_class,
+        phase_stall_s={
+            ReplicaState.STARTING.value: model.starting_stall.total_seconds(),
+            ReplicaState.RESTORING.value: model.restoring_stall.total_seconds(),
+            ReplicaState.INITIALISING.value: model.initialising_stall.total_seconds(),
+            ReplicaState.WARMING.value: model.warming_stall.total_seconds(),
+            ReplicaState.VERIFYING.value: model.verifying_stall.total_seconds(),
+        },
+        answer_stall_s=model.answer_stall.total_seconds(),
+        drain_deadline_s=model.drain_deadline.total_seconds(),
+        verify=model.verify,
+        snapshot="off" if isinstance(model, CommandModel) else model.snapshot,
+        batch_window_s=model.batch_window.total_seconds() if isinstance(model, TorchModel) else 0.0,
+        threads=model.threads if isinstance(model, TorchModel) else None,
+    )
+
+
+def _policy(model: AnyModel, chain: tuple[str, ...]) -> ModelPolicy:
+    after = model.fallback_after
+    shared = ModelPolicy(
+        fallback=chain,
+        fallback_after_s=None if after is None else after.total_seconds(),
+        max_waiting=model.max_waiting,
+        unlisted=model.unlisted,
+    )
+    if isinstance(model, RemoteModel):
+        return shared
+    canary = DAILY if model.canary_every is None and chain else model.canary_every
+    return replace(
+        shared,
+        min_replicas=model.min_replicas,
+        max_replicas=model.max_replicas,
+        idle_after_s=model.idle_after.total_seconds(),
+        scale_up_waiting_per_slot=model.scale_up_waiting_per_slot,
+        load_attempts=model.load_attempts,
+        retry_backoff_s=model.retry_backoff.total_seconds(),
+        failure_memory_s=model.failure_memory.total_seconds(),
+        sleep_after_s=model.sleep_after.total_seconds(),
+        sleep_level=model.sleep_level,
+        canary_every_s=None if not canary else canary.total_seconds(),
+        priority=BANDS[model.priority],
+        pinned=model.pinned,
+    )

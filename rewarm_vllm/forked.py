@@ -1,0 +1,63 @@
+"""A model that was mapped ahead, in a fork of the process that did it.
+
+That process loads with ``verify`` "later": the model is whole, nothing of its weights was read, and no thread runs.
+What is left for the fork to do is what a load would have done with the bytes themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rewarm_vllm.fingerprint import engine_fingerprint
+from rewarm_vllm.flavours import MOSTLY_CACHED, report, say_mapped
+from rewarm_vllm.kept import kept_by
+from rewarm_vllm.observing import observer
+from rewarm_vllm.options import LoadOptions
+from rewarm_vllm.origin import origin_of
+from snapshots import Flavour, RestoreOptions, throttle_from_env
+
+
+def fitting(vllm_config: Any) -> str | None:
+    """The packed snapshot that a load for ``vllm_config`` would map. Raise CheckpointError, OSError."""
+    config = vllm_config.model_config
+    options = LoadOptions.parse(vllm_config.load_config.model_loader_extra_config)
+    if not options.snapshots:
+        return None
+    origin = origin_of(config, options)
+    try:
+        if origin.model is None:
+            return None
+        found = origin.find(engine_fingerprint(origin.model, vllm_config, config), (Flavour.PACKED,))
+    finally:
+        origin.close()
+    if found.lease is None:
+        return None
+    with found.lease as lease:
+        return lease.snapshot_id
+
+
+def let_go(model: Any) -> None:
+    """What ``model`` is mapped from may be evicted, as long as only forks of this process read it."""
+    kept = kept_by(model)
+    if kept is not None:
+        kept.lease.let_go()
+
+
+def resume(model: Any, *, compared: bool) -> None:
+    """``compared``: the digests of these very bytes were compared by an engine before, and the files have not changed
+    since. Bytes that the disk has to deliver first are compared in any case: that costs nothing then. Raise
+    SnapshotNotFound where there is nothing to read any more."""
+    kept = kept_by(model)
+    if kept is None or kept.verification is None:
+        return
+    kept.lease.retake()
+    if kept.mapped.cached < MOSTLY_CACHED:
+        observer().reading("reading weights")
+        kept.verification.begin(RestoreOptions(report=report, throttle=throttle_from_env()))
+        kept.verification.settle()
+        return
+    say_mapped(kept.lease)
+    if compared:
+        kept.verification.waive()
+    else:
+        kept.verification.begin()

@@ -1,0 +1,139 @@
+"""A whole fleet whose real model sleeps: by command, by the clock, by `keep_alive`; a request wakes it in passing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from gateway import TOKEN_HEADER, token_path
+from rewarm.paths import Paths
+from snapshots import Flavour, Reference, SnapshotNotFound, Store
+from tests.e2e.stack import Process, Stack, chat, post, stream, text_of, until
+
+pytestmark = [pytest.mark.vllm, pytest.mark.redis, pytest.mark.timeout(500), pytest.mark.asyncio]
+
+FIGURES = os.environ.get("REWARM_SLEEP_FIGURES")  # a file for what was measured
+ROUNDS = int(os.environ.get("REWARM_SLEEP_ROUNDS", "3"))
+MIB = 2**20
+
+
+async def command(stack: Stack, serve: Process, kind: str) -> None:
+    state = Paths.at(stack.folder / f"state-{serve.name}")
+    headers = {TOKEN_HEADER: token_path(state).read_text().strip()}
+    async with (
+        aiohttp.ClientSession(headers=headers) as http,
+        http.post(f"{serve.url}/rewarm/v1/commands", json={"kind": kind, "target": "small"}) as answer,
+    ):
+        assert answer.status in (200, 202), await answer.text()
+
+
+async def in_state(stack: Stack, serve: Process, state: str) -> dict[str, Any]:
+    async def there() -> dict[str, Any] | None:
+        found = [r for r in await stack.replicas(serve, "small") if r["state"] == state]
+        return found[0] if found else None
+
+    replica: dict[str, Any] = await until(there, f"a replica is {state}", 120)
+    return replica
+
+
+async def first_token_s(serve: Process) -> float:
+    began = time.monotonic()
+    async for event in stream(serve.url, chat("small", temperature=0, max_tokens=4)):
+        if event.content:
+            return event.at - began
+    raise AssertionError("no token came")
+
+
+def private_bytes(stack: Stack) -> int:
+    return sum(p.memory_full_info().uss for p in stack.engines())
+
+
+async def test_it_sleeps_and_wakes(tmp_path: Path, smollm2: Path) -> None:
+    model = {
+        "engine": "vllm",
+        "source": str(smollm2),
+        "context_length": 512,
+        "dtype": "float32",
+        "slots": 2,
+        "idle_after": "1h",
+        "sleep_after": "50m",
+    }
+    async with Stack(tmp_path, {"small": model}) as stack:
+        serve = await stack.start_serve()
+        status, body, _ = await post(serve.url, chat("small", temperature=0, max_tokens=16))
+        assert status == 200, body
+        expected = text_of(body)
+
+        # From the checkpoint: its weights are copies, it cannot sleep, and `ps` says why. So "sleep" stops it.
+        told = await in_state(stack, serve, "ready")
+        assert not told["can_sleep"]
+        assert "packed snapshot" in told["no_sleep"]
+        store = Store(Paths.at(tmp_path / f"state-{serve.name}").snapshots)
+
+        def made() -> bool:
+            try:
+                return store.find(Reference("small", flavour=Flavour.PACKED)).manifest is not None
+            except SnapshotNotFound:
+                return False
+
+        await until(made, "the snapshot is made", 120)
+        await command(stack, serve, "sleep")
+
+        async def gone() -> bool:
+            return not await stack.replicas(serve, "small")
+
+        await until(gone, "it has stopped", 60)
+
+        # From the snapshot it can.
+        status, body, _ = await post(serve.url, chat("small", temperature=0, max_tokens=16))
+        assert text_of(body) == expected
+        told = await in_state(stack, serve, "ready")
+        assert told["can_sleep"], told["no_sleep"]
+        awake_private = private_bytes(stack)
+
+        warm, woken, asleep_private = [], [], 0
+        for _ in range(ROUNDS):
+            warm.append(await first_token_s(serve))
+            await command(stack, serve, "sleep")
+            await in_state(stack, serve, "asleep")
+            asleep_private = private_bytes(stack)
+            woken.append(await first_token_s(serve))
+            await in_state(stack, serve, "ready")
+        status, body, headers = await post(serve.url, chat("small", temperature=0, max_tokens=16))
+        assert text_of(body) == expected
+
+        # Asked while it sleeps: the answer says so, and `keep_alive` puts it to sleep again at once.
+        await command(stack, serve, "sleep")
+        replica = await in_state(stack, serve, "asleep")
+        status, body, headers = await post(serve.url, chat("small", temperature=0, max_tokens=16, keep_alive=0))
+        assert (status, text_of(body)) == (200, expected)
+        assert headers["x-rewarm-start"] == "cold"
+        again = await in_state(stack, serve, "asleep")
+        assert again["replica"] == replica["replica"]
+        assert again["tier"] == "asleep"
+        assert again["keep_alive_s"] == 0
+        assert again["ready_at_ms"] > replica["ready_at_ms"]
+
+        # `rewarm wake`, and one that stays.
+        await command(stack, serve, "wake")
+        await in_state(stack, serve, "ready")
+        status, body, _ = await post(serve.url, chat("small", temperature=0, max_tokens=4, keep_alive=-1))
+        assert status == 200
+        figures = {
+            "warm_s": warm,
+            "woken_s": woken,
+            "ratio": statistics.median(woken) / statistics.median(warm),
+            "private_awake_bytes": awake_private,
+            "private_asleep_bytes": asleep_private,
+        }
+        if FIGURES:
+            await asyncio.to_thread(Path(FIGURES).write_text, json.dumps(figures))
+        assert asleep_private < awake_private

@@ -1,0 +1,155 @@
+"""A job goes down its fallback chain: from one model's queue to another's, in one step."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import pytest_asyncio
+
+from fleet import FleetClient, InChain, Jobs, Leader, LostLeadership, Queue
+from rewarm.fallback import Chain, Outlook, Switch, decide
+from rewarm.fallback import Failed as ModelFailed
+from rewarm.jobs import JobState
+from tests.fleet.job_helpers import BOOT, claim_jobs, done, names, read, run_next, submit
+
+pytestmark = [pytest.mark.redis, pytest.mark.asyncio]
+
+
+Term = tuple[str, int]
+
+
+@pytest.fixture
+def jobs(fleet_client: FleetClient) -> Jobs:
+    return Jobs(fleet_client)
+
+
+@pytest_asyncio.fixture
+async def leader(fleet_client: FleetClient) -> Term:
+    one = Leader(fleet_client, "controller-1")
+    await one.campaign()
+    return one.claim()
+
+
+async def in_chain(jobs: Jobs, model: str = "m") -> InChain:
+    (found,) = await jobs.in_chain(model, 0, 10)
+    assert found is not None
+    return found
+
+
+def after(chain: Chain) -> Chain:
+    step = decide(chain, ModelFailed("model_load_failed"), 1.0, lambda link: Outlook(0.0))
+    assert isinstance(step, Switch)
+    return step.chain
+
+
+async def claim_of(fleet_client: FleetClient, model: str, request: str):  # type: ignore[no-untyped-def]
+    return await Queue(fleet_client).claim(
+        model, "worker", "replica", "unix:/g", [f"g-{request}"], request_id=request, max_jobs=1, boot=BOOT
+    )
+
+
+async def test_a_job_that_waits_goes_on_to_the_next_model(fleet_client: FleetClient, jobs: Jobs, leader: Term) -> None:
+    await submit(jobs, "j", fallback=("b", "c"))
+    found = await in_chain(jobs)
+    assert found.chain.current == "m" and found.chain.links == ("b", "c")
+    assert await jobs.move(found, after(found.chain), "model_load_failed", *leader)
+    job = await read(jobs, "j")
+    assert (job.state, job.model, job.spec.model, job.fallback) == (JobState.QUEUED, "b", "m", "model_load_failed")
+    assert job.position == 0
+    assert names(await claim_jobs(fleet_client)) == []
+    (lease,) = (await claim_of(fleet_client, "b", "r1")).jobs
+    assert (lease.spec.id, lease.model, lease.chain) == ("j", "b", "1")
+    assert await jobs.finish("j", BOOT, lease.attempt, done(), b"{}")
+    assert (await read(jobs, "j")).model == "b"
+
+
+async def test_it_is_moved_once_from_where_it_was_seen(jobs: Jobs, leader: Term) -> None:
+    await submit(jobs, "j", fallback=("b", "c"))
+    seen = await in_chain(jobs)
+    moves = [jobs.move(seen, after(seen.chain), "x", *leader) for _ in range(2)]
+    assert sorted(await asyncio.gather(*moves)) == [False, True]
+    there = await in_chain(jobs, "b")
+    assert there.chain.current == "b" and there.chain.left == ("c",)
+    assert await jobs.move(there, after(there.chain), "x", *leader)
+    assert (await in_chain(jobs, "c")).chain.left == ()
+
+
+async def test_one_that_came_back_is_not_sent_away_by_who_saw_it_before(jobs: Jobs, leader: Term) -> None:
+    await submit(jobs, "j", fallback=("b",))
+    seen = await in_chain(jobs)
+    assert await jobs.move(seen, Chain("m", ("b",), at=1, late=True), "cut_over", *leader)
+    home = Chain("m", ("b",), at=1, late=True, back=True)
+    assert await jobs.move(await in_chain(jobs, "b"), home, "model_load_failed", *leader)
+    assert not await jobs.move(seen, after(seen.chain), "x", *leader)
+    there = await in_chain(jobs)
+    assert there.chain.back and there.chain.current == "m" and (await read(jobs, "j")).fallback == ""
+
+
+async def test_who_looked_before_it_was_moved_ends_it_nowhere(
+    fleet_client: FleetClient, jobs: Jobs, leader: Term
+) -> None:
+    await submit(jobs, "j", fallback=("b",))
+    seen = await in_chain(jobs)
+    await jobs.move(seen, after(seen.chain), "x", *leader)
+    stale = seen.place.keys(fleet_client.keys)
+    run = fleet_client.scripts.run
+    assert await run("job_cancel", stale, ["j", "A", "code", ""]) == b"moved"
+    assert await run("job_fail", [*stale, fleet_client.keys.leader], ["j", *leader, "code", ""]) == 0
+    assert (await read(jobs, "j")).state is JobState.QUEUED
+
+
+async def test_its_new_model_is_asked_for(fleet_client: FleetClient, jobs: Jobs, leader: Term) -> None:
+    await submit(jobs, "j", fallback=("b",))
+    seen = await in_chain(jobs)
+    await jobs.move(seen, after(seen.chain), "x", *leader)
+    assert await fleet_client.call("HGET", fleet_client.keys.demand, "b")
+
+
+async def test_only_the_leader_moves_what_waits(jobs: Jobs, leader: Term) -> None:
+    await submit(jobs, "j", fallback=("b",))
+    seen = await in_chain(jobs)
+    owner, term = leader
+    with pytest.raises(LostLeadership):
+        await jobs.move(seen, after(seen.chain), "x", owner, term - 1)
+    assert (await read(jobs, "j")).model == "m"
+
+
+async def test_one_that_runs_or_was_cancelled_stays(fleet_client: FleetClient, jobs: Jobs, leader: Term) -> None:
+    await submit(jobs, "j", fallback=("b",))
+    seen = await in_chain(jobs)
+    await run_next(fleet_client)
+    assert not await jobs.move(seen, after(seen.chain), "x", *leader)
+    await jobs.cancel("j", "A")
+    assert (await read(jobs, "j")).cancel
+
+
+async def test_the_worker_that_holds_it_passes_it_on_with_new_attempts(fleet_client: FleetClient, jobs: Jobs) -> None:
+    await submit(jobs, "j", fallback=("b",), max_attempts=1)
+    lease = await run_next(fleet_client)
+    assert not await jobs.pass_on(lease, "another", after(Chain("m", ("b",))), "worker_died")
+    assert await jobs.pass_on(lease, BOOT, after(Chain("m", ("b",))), "worker_died")
+    job = await read(jobs, "j")
+    assert (job.state, job.model, job.spent, job.fallback) == (JobState.QUEUED, "b", 0, "worker_died")
+    assert not await jobs.finish("j", BOOT, lease.attempt, done(), b"late")  # its lease is over
+    assert await fleet_client.call("ZCARD", fleet_client.keys.lease) == 0
+
+
+async def test_its_second_run_goes_back_to_where_it_was_moved(fleet_client: FleetClient, jobs: Jobs) -> None:
+    await submit(jobs, "j", fallback=("b",))
+    lease = await run_next(fleet_client)
+    assert await jobs.requeue("j", BOOT, lease.attempt, spent=False, reason="drain")
+    lease = await run_next(fleet_client)
+    assert await jobs.pass_on(lease, BOOT, after(Chain("m", ("b",))), "worker_died")
+    (again,) = (await claim_of(fleet_client, "b", "r1")).jobs
+    assert await jobs.requeue("j", BOOT, again.attempt, spent=True, reason="died")
+    assert (await Queue(fleet_client).waiting(["m", "b"]))["b"].jobs == 1
+    assert (await Queue(fleet_client).waiting(["m", "b"]))["m"].jobs == 0
+
+
+async def test_a_moved_job_can_still_be_cancelled(fleet_client: FleetClient, jobs: Jobs, leader: Term) -> None:
+    await submit(jobs, "j", fallback=("b",))
+    seen = await in_chain(jobs)
+    await jobs.move(seen, after(seen.chain), "x", *leader)
+    assert await jobs.cancel("j", "A") == "cancelled"
+    assert (await Queue(fleet_client).waiting(["b"]))["b"].jobs == 0

@@ -1,0 +1,349 @@
+"""A pool is filled, hands out processes, and what goes wrong in it makes a start plain, never a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rewarm.states import Tier
+from tests.worker.conftest import until
+from tests.worker.pool.rig import Rig, pooled, spec
+from worker.engines.hostfile import HOST_MODULES, write_host_file
+from worker.memory import Holding
+from worker.pool.kind import key
+from worker.pool.plan import ANY
+from worker.pool.pool import NotPooled
+from worker.pool.starter import PooledStarter
+from worker.procs import environment_has
+from worker.starting import Order
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_a_host_comes_from_the_process_that_was_prepared_for_its_model(toy: Path) -> None:
+    async with pooled(toy, spec("m"), spec("n")) as rig:
+        report = await rig.filled()
+        assert [(entry.model, entry.state, entry.ready) for entry in report.prepared] == [
+            ("m", "ready", 1),
+            ("n", "ready", 1),
+        ]
+        member = await rig.start("m")
+        said = await rig.said()
+        assert said["prepared"] == "for m"
+        assert said["environment"] == "yes"
+        assert said["pid"] == member.pid
+        assert said["parent"] == os.getpid(), "it is the agent's child, not the zygote's"
+        assert said["session"] == member.pid, "it leads a session of its own"
+        assert environment_has(member.pid, [b"REWARM_REPLICA=r-1"]), "containment finds it by the replica's name"
+        member.send_signal(signal.SIGTERM)
+        assert await member.wait() == 0
+        assert rig.report().pooled == 1
+
+
+async def test_a_model_that_is_not_prepared_yet_starts_from_what_all_models_share(toy: Path) -> None:
+    async with pooled(toy, spec("m"), models=0) as rig:
+        await until(lambda: rig.report().state == "ready", "the zygote is up")
+        await rig.start("m")
+        assert (await rig.said())["prepared"] is None
+
+
+async def test_a_changed_checkpoint_is_not_served_from_what_was_prepared_of_the_old_one(toy: Path) -> None:
+    source = toy / "checkpoint"
+    source.mkdir()
+    (source / "config.json").write_text("{}")
+    async with pooled(toy, spec("m", source=str(source))) as rig:
+        await rig.filled()
+        before = key(rig.hosts["m"])
+        (source / "config.json").write_text('{"changed": true}')
+        assert key(rig.hosts["m"]) != before
+        await rig.start("m")
+        assert (await rig.said())["prepared"] is None
+        rig.register(spec("m", source=str(source)))
+        await rig.filled()
+        await rig.start("m", "r-2")
+        assert (await rig.said("r-2"))["prepared"] == "for m"
+
+
+async def test_weights_that_one_engine_answered_with_are_told_to_the_next(toy: Path) -> None:
+    async with pooled(toy, spec("m")) as rig:
+        await rig.filled()
+        await rig.start("m")
+        assert (await rig.said())["proven"] == []
+        rig.pool.proved(rig.hosts["m"], "packed m@packed-1")
+        await rig.start("m", "r-2")
+        assert (await rig.said("r-2"))["proven"] == ["packed m@packed-1"]
+
+
+async def test_thirty_in_a_row_leak_no_descriptor_here_there_or_in_the_hosts(toy: Path) -> None:
+    async with pooled(toy, spec("m")) as rig:
+        await rig.filled()
+        here = descriptors("self")
+        zygote = rig.report().pid
+        there = descriptors(zygote)
+        told = set()
+        for number in range(30):
+            member = await rig.start("m", f"r-{number}")
+            told.add((await rig.said(f"r-{number}"))["descriptors"])
+            member.send_signal(signal.SIGTERM)
+            await member.wait()
+            await rig.filled()
+        assert len(told) == 1, f"each host has as many as the first: {told}"
+        assert descriptors("self") <= here
+        assert descriptors(zygote) == there
+        assert rig.report().zygotes == 1
+
+
+def descriptors(pid: object) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+# --- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+async def test_a_registration_that_fails_is_told_and_the_model_starts_without_it(toy: Path) -> None:
+    async with pooled(toy, spec("broken", "broken"), spec("m")) as rig:
+        await rig.filled()
+        assert rig.of("broken").state == "refused"
+        assert "config.json: no architecture" in rig.of("broken").reason
+        assert rig.of("m").state == "ready"
+        await rig.start("broken")
+        assert (await rig.said())["prepared"] is None, "from what all models share"
+
+
+async def test_an_engine_that_cannot_be_built_ahead_is_prepared_in_parts(toy: Path) -> None:
+    async with pooled(toy, spec("m", "in parts"), build_ahead="auto") as rig:
+        await rig.filled()
+        assert rig.of("m").state == "ready"
+        assert "needs threads of its own" in rig.of("m").reason
+        await rig.start("m")
+        assert (await rig.said())["prepared"] == "for m"
+
+
+async def test_without_building_ahead_nothing_of_it_is_tried(toy: Path) -> None:
+    async with pooled(toy, spec("m", "in parts"), build_ahead="off") as rig:
+        await rig.filled()
+        assert (rig.of("m").state, rig.of("m").reason) == ("ready", "")
+
+
+@pytest.mark.parametrize("fault", ["exit", "hang"])
+async def test_a_registration_that_dies_or_hangs_takes_nothing_with_it(
+    toy: Path, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.pool.making.PREPARE_WITHIN_S", 1.0)
+    async with pooled(toy, spec("bad", fault), spec("m")) as rig:
+        await rig.filled()
+        assert rig.of("bad").state == "refused"
+        assert rig.of("m").state == "ready"
+        assert rig.report().zygotes == 1
+
+
+async def test_a_preparation_that_leaves_a_thread_is_not_forked_from(toy: Path) -> None:
+    async with pooled(toy, spec("bad", "thread")) as rig:
+        await rig.filled()
+        assert "2 threads run in it" in rig.of("bad").reason
+
+
+async def test_a_fork_that_would_not_be_safe_is_refused_and_said_why(toy: Path) -> None:
+    async with pooled(toy, spec("m"), ready=0) as rig:
+        await rig.filled_without_ready()
+        (toy / "cuda").touch()
+        with pytest.raises(NotPooled, match="a fork would not be safe: CUDA is initialised"):
+            await rig.start("m")
+        (toy / "cuda").unlink()
+        await rig.start("m")
+        assert (await rig.said())["prepared"] == "for m"
+
+
+async def test_without_a_descriptor_left_the_start_is_not_from_the_pool(toy: Path) -> None:
+    async with pooled(toy, spec("m"), ready=0) as rig:
+        await rig.filled_without_ready()
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        host = rig.write_host("m", "r-1")
+        log = os.open(toy / "engine.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (log + 1, before[1]))
+        held = []
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    held.append(os.dup(log))
+            with pytest.raises(NotPooled, match="Too many open files"):
+                await rig.pool.start(host, str(toy / "r-1.host"), {"REWARM_REPLICA": "r-1"}, log)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+            for descriptor in (*held, log):
+                os.close(descriptor)
+        await rig.start("m")
+        assert (await rig.said())["prepared"] == "for m", "nothing was lost by it"
+
+
+async def test_a_fork_that_hangs_is_given_up_and_the_process_replaced(toy: Path) -> None:
+    async with pooled(toy, spec("m"), ready=0, fork_timeout="500ms") as rig:
+        await rig.filled_without_ready()
+        (toy / "fork-hangs").touch()
+        with pytest.raises(NotPooled, match=r"has not answered for 0\.5 s"):
+            await rig.start("m")
+        (toy / "fork-hangs").unlink()
+        assert rig.of("m").state == "refused", "visible meanwhile"
+        await rig.start("m")
+        assert (await rig.said())["prepared"] is None, "the zygote is well"
+
+
+async def test_a_process_killed_in_mid_fork_makes_the_start_a_plain_one(toy: Path) -> None:
+    async with pooled(toy, spec("m"), ready=0, models=0) as rig:
+        await until(lambda: rig.report().state == "ready", "the zygote is up")
+        (toy / "fork-dies").touch()
+        with pytest.raises(NotPooled, match="the process to fork from"):
+            await rig.start("m")
+        (toy / "fork-dies").unlink()
+        assert rig.report().state == "failed"
+        await until(lambda: rig.report().state == "ready", "it was made anew", 30)
+        await rig.start("m")
+        assert (await rig.said())["pid"]
+
+
+async def test_engines_survive_the_zygote_and_it_is_made_anew(toy: Path) -> None:
+    async with pooled(toy, spec("m")) as rig:
+        await rig.filled()
+        engine = await rig.start("m")
+        await rig.said()
+        zygote = rig.report().pid
+        assert zygote is not None
+        os.kill(zygote, signal.SIGKILL)
+        await until(lambda: rig.report().pid not in (None, zygote), "another zygote", 30)
+        assert engine.returncode is None
+        assert rig.report().zygotes == 2
+
+
+async def test_what_was_prepared_outlives_the_zygote_too(toy: Path) -> None:
+    async with pooled(toy, spec("m")) as rig:
+        await rig.filled()
+        rig.loading = True  # nothing is made meanwhile
+        zygote = rig.report().pid
+        assert zygote is not None
+        os.kill(zygote, signal.SIGKILL)
+        await until(lambda: rig.report().pid is None, "its end was seen")
+        await rig.start("m")
+        assert (await rig.said())["prepared"] == "for m"
+
+
+async def test_a_zygote_that_cannot_import_is_told_and_tried_again(toy: Path) -> None:
+    (toy / "load-fails").touch()
+    async with pooled(toy, spec("m")) as rig:
+        await until(lambda: rig.report().state == "failed", "it was seen to fail")
+        assert "no module named toy" in rig.report().reason
+        with pytest.raises(NotPooled, match="no module named toy"):
+            await rig.start("m")
+        (toy / "load-fails").unlink()
+        await rig.filled()
+
+
+async def test_a_second_attempt_never_comes_from_the_pool(toy: Path) -> None:
+    async with pooled(toy, spec("m")) as rig:
+        await rig.filled()
+        with pytest.raises(NotPooled, match="an attempt before this one failed"):
+            await rig.start("m", attempt=2)
+
+
+async def test_other_versions_retire_the_pool_and_leave_engines_alone(
+    toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.pool.pool.VERSIONS_EVERY_S", 0.1)
+    async with pooled(toy, spec("m")) as rig:
+        await rig.filled()
+        engine = await rig.start("m")
+        (toy / "version").write_text("2")
+        await until(lambda: rig.report().versions == {"toy": "2"}, "it was made of the other version", 30)
+        assert engine.returncode is None
+
+
+async def test_switched_off_it_starts_nothing(toy: Path) -> None:
+    async with pooled(toy, spec("m"), enabled="off") as rig:
+        with pytest.raises(NotPooled, match="switched off"):
+            await rig.start("m")
+        assert rig.report().state == "off"
+        assert not rig.processes()
+
+
+async def test_its_end_leaves_no_process_and_no_file(toy: Path) -> None:
+    async with pooled(toy, spec("m")) as rig:
+        await rig.filled()
+        await until(lambda: len(rig.processes()) == 4, "the zygote, the model's process, one ready for each")
+        run = rig.around.paths.run
+    assert not list(run.iterdir())
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+async def test_its_memory_is_counted_and_given_back_to_an_engine_that_would_not_fit(toy: Path) -> None:
+    async with pooled(toy, spec("m")) as rig:
+        await rig.filled()
+        await rig.pool.measure()
+        assert rig.around.ledgers.ram.spare.used_bytes == rig.pool.memory_bytes > 0
+        assert rig.report().memory_bytes == rig.pool.memory_bytes
+        assert await rig.pool.give_back()
+        assert rig.around.ledgers.ram.spare == Holding(0)
+        await until(lambda: not rig.processes(), "all of it is gone")
+        assert not await rig.pool.give_back(), "there is nothing more"
+
+
+async def test_without_room_there_is_no_pool_and_it_says_so(toy: Path) -> None:
+    async with pooled(toy) as rig:
+        rig.around.ledgers.ram.budget_bytes = 2**20
+        rig.register(spec("m"))
+        await until(lambda: rig.report().state == "no_room", "it found no room")
+        assert "no memory for the pool" in rig.report().reason
+        assert not rig.processes()
+
+
+async def test_over_its_limit_it_keeps_fewer_models(toy: Path) -> None:
+    async with pooled(toy, spec("m"), spec("n")) as rig:
+        await rig.filled()
+        rig.pool.memory_bytes = 2**50  # as if measured
+        await until(lambda: rig.of("n").state == "waiting", "one was given up")
+        assert rig.of("m").state == "ready"
+
+
+# --- as a launch uses it ---------------------------------------------------------------------------------------------
+
+
+async def test_a_starter_says_the_tier_and_why_it_is_no_better(toy: Path) -> None:
+    async with pooled(toy, spec("m"), ready=0) as rig:
+        await rig.filled_without_ready()
+        starter = PooledStarter({"vllm": rig.pool})
+        started = await starter.start(_order(rig, "r-1"))
+        assert (started.tier, started.why) == (Tier.POOLED, "")
+        assert (await rig.said())["pid"] == started.process.pid
+        (toy / "cuda").touch()
+        plain = await starter.start(_order(rig, "r-2"))
+        assert plain.tier is Tier.COLD
+        assert "CUDA is initialised" in plain.why
+        plain.process.send_signal(signal.SIGKILL)
+        await plain.process.wait()
+
+
+def _order(rig: Rig, replica: str) -> Order:
+    host = msgspec.structs.replace(rig.hosts["m"], replica=replica, agent_pid=os.getpid())
+    write_host_file(rig.folder / f"{replica}.host", host)
+    log = os.open(rig.folder / "engine.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    asyncio.get_running_loop().call_later(5, os.close, log)
+    environment = {**os.environ, "REWARM_REPLICA": replica, "REWARM_WORKER": rig.around.marker}
+    return Order(HOST_MODULES["command"], host, rig.folder / f"{replica}.host", environment, log)
+
+
+async def test_nothing_is_made_while_an_engine_loads(toy: Path) -> None:
+    async with pooled(toy) as rig:
+        rig.loading = True
+        rig.register(spec("m"))
+        await asyncio.sleep(0)
+        await until(lambda: not rig.pool._look.is_set(), "the change was looked at")
+        assert ANY not in rig.pool._shelves
+        rig.loading = False
+        await rig.filled()

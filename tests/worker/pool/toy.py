@@ -1,0 +1,91 @@
+"""An engine of a few lines, for the pool's own machinery: real processes, real forks, faults on demand.
+
+Files in the folder ``TOY`` (environment) say what goes wrong: ``load-fails``, ``fork-hangs``, ``fork-dies``. A model's
+``args`` say what its preparation does: ``broken``, ``thread``, ``hang``, ``exit``. The host of a replica writes
+``REPLICA.json`` and waits to be stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import MutableMapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rewarm.messages import ReplicaSpec
+from worker.engines.host import HostContext, Serve
+from worker.engines.hostfile import HostFile
+
+
+def folder() -> Path:
+    return Path(os.environ["TOY"])
+
+
+def _before_fork() -> None:
+    if (folder() / "fork-hangs").exists():
+        time.sleep(600)
+    if (folder() / "fork-dies").exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Toy:
+    need_bytes = 32 * 2**20
+
+    def unusable(self) -> str:
+        return ""
+
+    def unsuitable(self, spec: ReplicaSpec) -> str:
+        return "its `env` is read while the engine is imported" if spec.env else ""
+
+    def versions(self) -> dict[str, str]:
+        return {"toy": (folder() / "version").read_text()}
+
+    def environment(self, environment: MutableMapping[str, str]) -> None:
+        environment["TOY_PREPARED"] = "yes"
+
+    def load(self) -> None:
+        if (folder() / "load-fails").exists():
+            raise ImportError("no module named toy")
+        os.register_at_fork(before=_before_fork)
+
+    def prepare(self, host: HostFile, whole: bool) -> Any:
+        match host.spec.args:
+            case ("in parts",) if whole:
+                raise RuntimeError("this one needs threads of its own")
+            case ("broken",):
+                raise ValueError("config.json: no architecture")
+            case ("thread",):
+                threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+            case ("hang",):
+                time.sleep(600)
+            case ("exit",):
+                os._exit(3)
+        return f"for {host.spec.model}"
+
+    def unsafe(self) -> str:
+        return "CUDA is initialised" if (folder() / "cuda").exists() else ""
+
+    def serve(self, prepared: Any, proven: Sequence[str]) -> Serve:
+        async def serve(host: HostFile, context: HostContext) -> None:
+            said = {
+                "pid": os.getpid(),
+                "parent": os.getppid(),
+                "session": os.getsid(0),
+                "prepared": prepared,
+                "proven": list(proven),
+                "descriptors": len(list(Path("/proc/self/fd").iterdir())),
+                "environment": os.environ["TOY_PREPARED"],
+            }
+            path = folder() / f"{host.replica}.new"
+            path.write_text(json.dumps(said))
+            path.rename(folder() / f"{host.replica}.json")
+            await context.stopping.wait()
+
+        return serve
+
+
+KIND = Toy()

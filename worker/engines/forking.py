@@ -1,0 +1,23 @@
+"""Whether a process that has torch loaded may be forked."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+
+def torch_forbids_forking() -> str:
+    """Why a fork of this process would not be safe as far as torch goes; empty: it is.
+
+    A CUDA context does not survive a fork, and a child of a process that ran OpenMP with several threads hangs in its
+    own first region with several.
+    """
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return ""
+    if torch.cuda.is_initialized():
+        return "CUDA is initialised"
+    if torch.get_num_threads() != 1 or os.environ.get("OMP_NUM_THREADS") != "1":
+        return f"OpenMP may use {torch.get_num_threads()} threads"
+    return ""

@@ -1,0 +1,83 @@
+"""The torch engine for the pool (:mod:`worker.pool`): what is imported once, and what is done ahead for each model."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import MutableMapping, Sequence
+from typing import Any
+
+from rewarm.messages import ReplicaSpec
+from worker.engines.forking import torch_forbids_forking
+from worker.engines.host import HostContext, Serve
+from worker.engines.hostfile import HostFile
+from worker.engines.torch.environment import prepare
+
+_IMPORTS: Sequence[str] = (
+    "torch",
+    "transformers",
+    "uvloop",
+    "uvicorn.protocols.http.auto",
+    "uvicorn.lifespan.off",
+    "worker.engines.http",
+    "worker.engines.torch.application",
+    "worker.engines.torch.host",
+    "worker.engines.torch.loading",
+)
+"""What every engine imports; what comes with these is not named."""
+
+_MEASURED = ("torch", "transformers", "tokenizers")
+
+
+class TorchKind:
+    need_bytes = 450 * 2**20
+
+    def unusable(self) -> str:
+        for name in ("torch", "transformers", "uvicorn"):
+            if importlib.util.find_spec(name) is None:
+                return f"{name} is not installed"
+        return ""
+
+    def unsuitable(self, spec: ReplicaSpec) -> str:
+        return "its `env` is read while the engine is imported" if spec.env else ""
+
+    def versions(self) -> dict[str, str]:
+        out = {"python": sys.version.split()[0]}
+        for name in _MEASURED:
+            try:
+                out[name] = importlib.metadata.version(name)
+            except importlib.metadata.PackageNotFoundError:
+                pass
+        return out
+
+    def environment(self, environment: MutableMapping[str, str]) -> None:
+        prepare(environment)
+
+    def load(self) -> None:
+        for module in _IMPORTS:
+            importlib.import_module(module)
+
+    def prepare(self, host: HostFile, whole: bool) -> Any:
+        """Configuration, tokenizer, and the model without its weights."""
+        from worker.engines.torch.host import checked
+        from worker.engines.torch.model import build
+        from worker.engines.torch.need import dtype_of
+
+        checkpoint, need = checked(host)
+        return build(checkpoint, dtype_of(checkpoint, host.spec.dtype), need.context)
+
+    def unsafe(self) -> str:
+        return torch_forbids_forking()
+
+    def serve(self, prepared: Any, proven: Sequence[str]) -> Serve:
+        from worker.engines.torch.host import serve
+
+        async def forked(host: HostFile, context: HostContext) -> None:
+            await serve(host, context, prepared, proven)
+
+        return forked
+
+
+KIND = TorchKind()

@@ -1,0 +1,70 @@
+"""All pools of one agent: one a kind of engine. What the agent itself talks to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from rewarm.messages import PoolReport, ReplicaSpec
+from worker.engines.hostfile import HostFile
+from worker.fetching import cached
+from worker.launch import CannotStart, estimated, for_any_replica
+from worker.pool.kind import KINDS, key
+from worker.pool.pool import Pool
+from worker.pool.starter import PooledStarter
+from worker.supervise import supervised
+from worker.surroundings import Surroundings
+
+_log = logging.getLogger("rewarm.worker.pool")
+
+
+class Pools:
+    def __init__(self, surroundings: Surroundings, loading: Callable[[], bool]) -> None:
+        self._around = surroundings
+        self._pools = {engine: Pool(engine, surroundings, loading) for engine in KINDS}
+        self.starter = PooledStarter(self._pools)
+
+    @property
+    def children(self) -> set[int]:
+        """Processes whose end is waited for here."""
+        return {pid for pool in self._pools.values() for pid in pool.children}
+
+    def reports(self) -> tuple[PoolReport, ...]:
+        """Of kinds that some model of the catalogue is of."""
+        return tuple(pool.report() for pool in self._pools.values() if pool.concerned)
+
+    async def register(self, specs: Mapping[str, ReplicaSpec]) -> None:
+        """All models that may be asked of this worker."""
+        for engine, pool in self._pools.items():
+            hosts: list[HostFile] = []
+            for model, spec in specs.items():
+                if spec.engine == engine:
+                    try:
+                        here = await asyncio.to_thread(cached, spec)
+                        need = await estimated(here, self._around)
+                    except CannotStart as error:
+                        _log.debug("event=not-registered model=%s error=%s", model, error)
+                        continue  # its weights are not on this machine, or not whole: a load says so to who asks
+                    hosts.append(for_any_replica(self._around, here, need))
+            pool.register(await asyncio.to_thread(_keyed, hosts))
+
+    async def measure(self) -> None:
+        for pool in self._pools.values():
+            await pool.measure()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for engine, pool in self._pools.items():
+                tasks.create_task(supervised(f"pool {engine}", pool.run), name=f"pool {engine}")
+
+
+def _keyed(hosts: Iterable[HostFile]) -> dict[str, HostFile]:
+    """By key. Reads the checkpoints' folders; one that cannot be read is left out."""
+    out: dict[str, HostFile] = {}
+    for host in hosts:
+        with contextlib.suppress(OSError):
+            out[key(host)] = host
+    return out
