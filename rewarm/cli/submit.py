@@ -175,17 +175,18 @@ def _update(bars: Bars, submitted: TaskID, ended: TaskID, run: Run, client: Jobs
 
 def _summary(run: Run, given: Input, output: Output, options: Options) -> dict[str, Any]:
     progress = run.progress
+    refused = sorted(progress.refused, key=lambda bad: bad.number)  # they come as the gateway answers, several at once
     summary: dict[str, Any] = {
         "file": str(given.path),
         "run": options.name,
         "lines": len(given.lines) + len(given.bad),
         "submitted": progress.submitted,
         "submitted_before": progress.again,
-        "bad_lines": [{"line": bad.number, "problem": bad.problem} for bad in (*given.bad, *progress.refused)],
+        "bad_lines": [{"line": bad.number, "problem": bad.problem} for bad in (*given.bad, *refused)],
     }
     if not options.wait:
-        return {**summary, "state": str(output.state), "refused": progress.refused}
-    return {**summary, "ended": output.failures, "out": str(output.out), "refused": progress.refused}
+        return {**summary, "state": str(output.state), "refused": refused}
+    return {**summary, "ended": output.failures, "out": str(output.out), "refused": refused}
 
 
 def _finish(summary: dict[str, Any], as_json: bool, out: Path) -> None:

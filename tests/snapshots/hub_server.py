@@ -6,6 +6,7 @@ files, large ones through a redirect to another address.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,8 +28,10 @@ class Hub:
     token: str = "good"
     url: str = ""
     break_after: int | None = None  # cut the connection once, after so many bytes of a large file
+    hang_after: int | None = None  # send no more of a large file after so many bytes, and keep the connection
     corrupt: bool = False
     sent_bytes: int = 0
+    left: int = 0  # clients that left in the middle of a large file
     asked: list[str] = field(default_factory=list)
 
     async def about(self, request: web.Request) -> web.Response:
@@ -68,6 +71,11 @@ class Hub:
                 assert request.transport is not None
                 request.transport.abort()
                 return response
+            if self.hang_after is not None and self.sent_bytes >= self.hang_after:
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    self.left += 1
             piece = data[at : min(stop, at + 65536)]
             self.sent_bytes += len(piece)
             await response.write(piece)
@@ -95,7 +103,7 @@ async def serving(hub: Hub) -> AsyncIterator[Hub]:
     app.router.add_get("/api/models/{org}/{model}/revision/{revision:.*}", hub.about)
     app.router.add_get("/elsewhere/{name:.*}", hub.elsewhere)
     app.router.add_get("/{org}/{model}/resolve/{revision}/{name:.*}", hub.resolve)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", 0)
