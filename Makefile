@@ -37,7 +37,7 @@ help:
 	@echo 'make lint       the static part of make test'
 	@echo 'make bench      run every benchmark; results in build/bench/'
 	@echo 'make gpu-check  say whether a GPU can be used, and check the engine on it'
-	@echo 'make errors-doc write docs/errors.md anew from rewarm/errors.py'
+	@echo 'make errors-doc write docs/errors.md anew from rewarm/errors/'
 	@echo 'make clean      remove build outputs and caches (make distclean: environment and model too)'
 
 serve: $(engine_stamp) $(model)/model.safetensors
