@@ -4,7 +4,8 @@ Every request's body is read whole and sent on with a length of our own, so that
 ends can reach an engine. ``docs/architecture.md`` says what this is for and what it cost before.
 """
 
-from gateway.http.connection import Handler, HeadTooLarge, NotServed
+from gateway.http.connection import Handler
+from gateway.http.reader import HeadTooLarge, NotServed
 from gateway.http.request import BodyTooLong, BodyUnreadable, Request
 from gateway.http.response import Answer, Response, StreamResponse, header_lines
 from gateway.http.server import Server

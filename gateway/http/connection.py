@@ -1,4 +1,4 @@
-"""One client's connection: bytes in, events of the HTTP parser, one answer at a time in the order of the requests."""
+"""One client's connection: bytes in, one answer at a time in the order of the requests."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, cast
 
-import httptools
-
-from gateway.http.limits import LINGER_BYTES, LINGER_S, MAX_HEAD_BYTES, MAX_HEADERS, MAX_LINE_BYTES
+from gateway.http.limits import LINGER_BYTES, LINGER_S
+from gateway.http.reader import Reader
 from gateway.http.request import BodyUnreadable, Request
 from gateway.http.response import Answer
 
@@ -26,33 +25,19 @@ Handler = Callable[[Request], Awaitable[Answer]]
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class NotServed(Exception):
-    """Well-formed for the parser, not for us."""
-
-
-class HeadTooLarge(Exception):
-    """The head is over the bounds of :mod:`gateway.http.limits`."""
-
-
 class Connection(asyncio.Protocol):
     __slots__ = (
         "_answering",
-        "_body_of",
         "_close_at",
         "_drained",
-        "_framing_only",
-        "_fresh",
-        "_head_bytes",
-        "_headers",
         "_lingering",
         "_loop",
         "_malformed",
-        "_parser",
         "_queue",
+        "_reader",
         "_reading",
         "_request",
         "_server",
-        "_target",
         "_task",
         "_thrown",
         "paused",
@@ -65,15 +50,9 @@ class Connection(asyncio.Protocol):
         self._server = server
         self._loop = server.loop
         self.transport: asyncio.Transport | None = None
-        self._parser = httptools.HttpRequestParser(self)
-        # What is being parsed.
-        self._target = b""
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._head_bytes = 0
-        self._body_of: Request | None = None
-        self._framing_only = False
         # What is being answered, and what came behind it.
         self._queue: deque[Request] = deque()
+        self._reader = Reader(self, self._queue)
         self._request: Request | None = None
         self._task: asyncio.Task[None] | None = None
         self._answering = False  # something of the answer has gone out
@@ -103,22 +82,13 @@ class Connection(asyncio.Protocol):
         if self._lingering or self._malformed is not None:
             self._throw_away(len(data))
             return
-        if self._body_of is None:
-            # Whole heads come in one read, as a rule: what is counted too much (a body's beginning, the next request)
-            # is taken back when a head ends.
-            self._head_bytes += len(data)
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._carry_on(data[upgrade.args[0] :])
-        except httptools.HttpParserError as error:
-            self._break_off(error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else error)
-        if self._body_of is None and self._head_bytes > MAX_HEAD_BYTES:
-            self._break_off(HeadTooLarge(f"the head is over {MAX_HEAD_BYTES} bytes"))
+        problem = self._reader.feed(data)
+        if problem is not None:
+            self._break_off(problem)
         if self._task is None:
             self._next()
         elif self._queue:
-            self._pause_reading()  # pipelined: what has come is served in turn, more must wait
+            self.pause_reading()  # pipelined: what has come is served in turn, more must wait
 
     def eof_received(self) -> bool:
         return False  # a client that closes its side is gone: nobody who waits for an answer does that
@@ -140,110 +110,12 @@ class Connection(asyncio.Protocol):
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 
-    # --- the parser's events -------------------------------------------------------------------------------------
-
-    def on_message_begin(self) -> None:
-        if not self._framing_only:
-            self._target, self._headers = b"", []
-
-    def on_url(self, part: bytes) -> None:
-        self._target += part
-        if len(self._target) > MAX_LINE_BYTES:
-            raise HeadTooLarge(f"the request's target is over {MAX_LINE_BYTES} bytes")
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._framing_only or self._body_of is not None:
-            return  # a trailer: nothing that comes after the body can change what the request is
-        self._headers.append((name, value))
-        if len(self._headers) > MAX_HEADERS:
-            raise HeadTooLarge(f"more than {MAX_HEADERS} headers came")
-        if len(value) > MAX_LINE_BYTES or len(name) > MAX_LINE_BYTES:
-            raise HeadTooLarge(f"a header line is over {MAX_LINE_BYTES} bytes")
-
-    def on_headers_complete(self) -> None:
-        if self._framing_only:
-            return
-        parser = self._parser
-        version = parser.get_http_version()
-        length, hosts, chunked = None, 0, False
-        for name, value in self._headers:
-            size = len(name)
-            if size == 14:
-                if name.lower() == b"content-length":
-                    length = int(value)
-            elif size == 4:
-                if name.lower() == b"host":
-                    hosts += 1
-            elif size == 17 and name.lower() == b"transfer-encoding":
-                chunked = True
-                if value.strip().lower() != b"chunked":
-                    raise NotServed("of all transfer encodings only `chunked` is read")
-        if version == "1.1":
-            if hosts != 1:
-                raise NotServed("exactly one Host header is needed")
-        elif version != "1.0":
-            raise NotServed(f"HTTP/{version} is not spoken here")
-        elif chunked:
-            raise NotServed("HTTP/1.0 knows no transfer encodings")
-        target = self._target.decode("latin-1")
-        if not target.startswith("/"):
-            target = _origin_form(target)
-        request = Request(
-            self,
-            parser.get_method().decode("latin-1"),
-            target,
-            self._headers,
-            http_1_0=version == "1.0",
-            keep_alive=parser.should_keep_alive(),
-            content_length=length,
-        )
-        self._body_of = request
-        self._queue.append(request)
-
-    def on_body(self, data: bytes) -> None:
-        if self._body_of is not None and not self._body_of.feed(data):
-            self._pause_reading()
-
-    def on_message_complete(self) -> None:
-        request = self._body_of
-        self._head_bytes = 0
-        if request is None or self._parser.should_upgrade():
-            return  # with an upgrade the parser stops before the body; see _carry_on
-        self._body_of = None
-        self._framing_only = False
-        request.end()
-
-    def _carry_on(self, rest: bytes) -> None:
-        """A request that offers another protocol (Java's client offers HTTP/2 with every first one) is served in this
-        one. llhttp leaves its body to the other protocol, so a new parser reads it by the same framing."""
-        request = self._body_of
-        if request is None:
-            return
-        request.keep_alive = False
-        chunked = any(name.lower() == b"transfer-encoding" for name, _ in request.raw_headers)
-        if not chunked and not request.content_length:
-            self._body_of = None
-            request.end()
-            return
-        framing = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % (request.content_length or 0)
-        self._framing_only = True
-        self._parser = httptools.HttpRequestParser(self)
-        try:
-            self._parser.feed_data(b"POST / HTTP/1.1\r\nConnection: close\r\n%b\r\n\r\n" % framing)
-            if rest:
-                self._parser.feed_data(rest)
-        except httptools.HttpParserError as error:
-            self._break_off(error)
-
-    def _break_off(self, error: BaseException | None) -> None:
+    def _break_off(self, problem: Exception) -> None:
         """Nothing after this can be understood. What came before is still answered, in its turn."""
-        if self._malformed is not None:
-            return
-        problem = error if isinstance(error, Exception) else ValueError("not HTTP")
-        unfinished = self._body_of
+        unfinished = self._reader.unfinished
         self._malformed = problem
         if unfinished is not None:
-            self._body_of = None
+            self._reader.unfinished = None
             unfinished.keep_alive = False
             unfinished.fail(BodyUnreadable(str(problem)))
         elif self._request is not None or self._queue:
@@ -328,7 +200,7 @@ class Connection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         self._lingering = True
-        self._body_of = None
+        self._reader.unfinished = None
         self._close_at = self._loop.time() + LINGER_S
         if transport.can_write_eof():
             transport.write_eof()
@@ -387,7 +259,7 @@ class Connection(asyncio.Protocol):
         if self.transport is not None:
             self.transport.abort()
 
-    def _pause_reading(self) -> None:
+    def pause_reading(self) -> None:
         if self._reading and self.transport is not None:
             self._reading = False
             self.transport.pause_reading()
@@ -396,12 +268,3 @@ class Connection(asyncio.Protocol):
         if not self._reading and self.transport is not None and not self.transport.is_closing():
             self._reading = True
             self.transport.resume_reading()
-
-
-def _origin_form(target: str) -> str:
-    """``http://host/path`` as clients write it to a proxy; ``*`` and ``host:port`` have no page here anyway."""
-    scheme, separator, rest = target.partition("://")
-    if not separator or scheme.lower() not in ("http", "https"):
-        return target
-    slash = rest.find("/")
-    return rest[slash:] if slash >= 0 else "/"
