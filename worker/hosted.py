@@ -129,7 +129,7 @@ class Hosted:
             self._pace.close()
             self._pace = None
         if self.confinement is not None:
-            self.confinement.release()
+            await self.confinement.release()
         return True
 
     async def _let_host_stop(self) -> None:

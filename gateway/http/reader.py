@@ -152,7 +152,7 @@ class Reader:
 def _reason(error: httptools.HttpParserError) -> Exception:
     """What an event of ours raised, or what the parser found."""
     if not isinstance(error, httptools.HttpParserCallbackError):
-        return error  # type: ignore[no-any-return]  # httptools ships no types
+        return error
     return error.__context__ if isinstance(error.__context__, Exception) else ValueError("not HTTP")
 
 

@@ -243,22 +243,27 @@ async def test_held_tickets_get_as_many_grants_as_there_are_slots(rig: RunRig) -
             return [event for event in events if isinstance(event, Grant)]
 
         async def two() -> bool:
-            return len(await grants()) == 2
+            return len(await grants()) >= 2
 
         await until(two, "two grants")
-        first, second = await grants()
-        assert (first.ticket, second.ticket) == ("req-0", "req-1")
+        assert [grant.ticket for grant in (await grants())[:2]] == ["req-0", "req-1"]
         status, headers, _ = await r.chat(report.endpoint)
         assert status == 503
         assert headers[b"x-rewarm-busy"] in (b"full", b"waiting")
-        ok = await r.chat(report.endpoint, headers={"X-Rewarm-Grant": first.grant})
-        assert ok[0] == 200
-        assert await r.queue.redeem(first.ticket, first.grant)
 
-        async def third() -> bool:
-            return len(await grants()) >= 3
+        async def redeemed() -> Grant | None:
+            """A grant that nobody redeems within two seconds goes back, and its ticket, still the first, gets another:
+            on a machine that stands still for as long it is that one."""
+            granted = [grant for grant in await grants() if grant.ticket == "req-0"][-1]
+            ok = await r.chat(report.endpoint, headers={"X-Rewarm-Grant": granted.grant})
+            return granted if ok[0] == 200 and await r.queue.redeem(granted.ticket, granted.grant) else None
 
-        await until(third, "the freed slot goes to the next ticket", 3)
+        first: Grant = await until(redeemed, "the first ticket's grant is let in")
+
+        async def next_in_line() -> bool:
+            return "req-2" in {grant.ticket for grant in await grants()}
+
+        await until(next_in_line, "the freed slot goes to the next ticket")
         used = await r.chat(report.endpoint, headers={"X-Rewarm-Grant": first.grant})
         assert (used[0], used[1][b"x-rewarm-busy"]) == (503, b"grant")
         for i in range(5):

@@ -119,12 +119,17 @@ class Group:
         """The kernel killed something in here because of our limit."""
         return self.limits.memory_bytes is not None and self._kills() > self.kills_before
 
-    def remove(self) -> None:
+    def remove(self) -> list[OSError]:
+        """What keeps it; nothing once it is gone. The kernel refuses while a process in it has not ended altogether."""
+        kept = []
         for folder in set(self.folders.values()):
             try:
                 folder.rmdir()
+            except FileNotFoundError:
+                pass  # an earlier call removed it
             except OSError as error:
-                _log.debug("event=cgroup-stays folder=%s error=%s", folder, error)
+                kept.append(error)
+        return kept
 
     def _kills(self) -> int:
         name = "memory.events" if self.version == 2 else "memory.oom_control"

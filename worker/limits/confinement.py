@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from worker.containment import memory_of
@@ -14,6 +14,7 @@ from worker.limits.cgroups import Group, Groups
 from worker.limits.sizes import Limits, cores_for
 from worker.limits.watchdog import anonymous_bytes, exceeds
 
+_REMOVE_WITHIN_S = 3.0
 _log = logging.getLogger("rewarm.worker.limits")
 
 Pinned = dict[str, frozenset[int]]
@@ -62,11 +63,19 @@ class Confinement:
     def words(self) -> str:
         return self._limits.memory_words
 
-    def release(self) -> None:
-        """Nothing of it is left."""
+    async def release(self, pause: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        """Nothing of it is left. What was killed is a zombie as soon as its first thread is, and its other threads keep
+        the group until they have ended as well: so it is tried again, for seconds."""
         self._pinned.pop(self._replica, None)
-        if self.group is not None:
-            self.group.remove()
+        if self.group is None:
+            return
+        left_s, pause_s = _REMOVE_WITHIN_S, 0.005
+        while kept := self.group.remove():
+            if left_s <= 0:  # the worker's next agent sweeps it
+                _log.warning("event=cgroup-stays replica=%s error=%s", self._replica, kept[0])
+                return
+            await pause(pause_s)
+            left_s, pause_s = left_s - pause_s, min(0.1, pause_s * 2)
 
     def _pin(self, leader: int, cpus: float) -> None:
         cores = cores_for(cpus, os.sched_getaffinity(0), self._pinned.values())

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from worker.limits.cgroups import Groups, find_groups
+from worker.limits.confinement import Confinement
 from worker.limits.sizes import Limits
 
 MIB = 2**20
@@ -103,6 +104,45 @@ def test_a_kill_for_the_limit_is_seen_by_the_kernel_s_counter(tmp_path: Path) ->
     assert group is not None and not group.killed
     events.write_text("low 0\nmax 20\noom 2\noom_kill 2\n")
     assert group.killed
+
+
+@pytest.mark.asyncio
+async def test_a_group_goes_when_the_last_thread_of_it_has_ended_and_not_at_the_first_try(tmp_path: Path) -> None:
+    """A folder with a file in it stands for a group that still has a thread: neither can be removed."""
+    thread = tmp_path / "rewarm-x-m-1" / "thread"
+    confinement = Confinement(Groups(1, {"memory": tmp_path}, "x"), "m-1", Limits(), {})
+    thread.write_text("")
+    tries: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        tries.append(seconds)
+        if len(tries) == 3:
+            thread.unlink()
+
+    await confinement.release(pause)
+    assert len(tries) == 3
+    assert not thread.parent.exists()
+
+
+@pytest.mark.asyncio
+async def test_one_that_does_not_go_is_told_of_and_swept_by_the_next_agent(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    groups = Groups(1, {"memory": tmp_path}, "x")
+    confinement = Confinement(groups, "m-1", Limits(), {})
+    stuck = tmp_path / "rewarm-x-m-1" / "thread"
+    stuck.write_text("")
+    waited: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        waited.append(seconds)
+
+    await confinement.release(pause)
+    assert 2 < sum(waited) < 5, "seconds, not for ever"
+    assert "cgroup-stays replica=m-1" in caplog.text
+    stuck.unlink()
+    groups.sweep()
+    assert not stuck.parent.exists()
 
 
 def test_what_cannot_be_made_is_none_and_what_cannot_be_written_is_told(

@@ -95,8 +95,9 @@ async def test_thirty_in_a_row_leak_no_descriptor_here_there_or_in_the_hosts(toy
             await member.wait()
             await rig.filled()
         assert len(told) == 1, f"each host has as many as the first: {told}"
-        assert descriptors("self") <= here
-        assert descriptors(zygote) == there
+        # The one that was just asked for something has a channel more for a moment.
+        await until(lambda: descriptors("self") <= here, "no descriptor has leaked here")
+        await until(lambda: descriptors(zygote) <= there, "nor there")
         assert rig.report().zygotes == 1
 
 
