@@ -115,11 +115,3 @@ def cpu_s(pid: int) -> float:
             times = one.cpu_times()
             total += times.user + times.system
     return total
-
-
-def pss_bytes(pid: int) -> int:
-    """Proportional set size: its own pages, and its share of those that others map too."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"/proc/{pid}/smaps_rollup names no Pss")

@@ -139,7 +139,6 @@ def serving(
         "gateway": {"listen": f"127.0.0.1:{port}"},
         "models": {model: dict(fields) for model, fields in models.items()},
         **more,
-        "pool": {"build_ahead": "auto", **more.get("pool", {})},
     }
     config = folder / f"{name}.yaml"
     config.write_text(yaml.safe_dump(data))

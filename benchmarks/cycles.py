@@ -21,10 +21,11 @@ from typing import Any
 import psutil
 
 from benchmarks._output import arguments, emit, note, table
-from benchmarks._processes import ROOT, pss_bytes
+from benchmarks._processes import ROOT
 from benchmarks._stats import median
 from benchmarks._wakes import Serve, serving
 from benchmarks.cold_start import best_dtype
+from worker.procs import pss_bytes
 
 MODELS = ("one", "two", "three")
 CYCLES_BEFORE = 2  # of each model, until nothing is new: snapshots, preparations, first allocations
@@ -49,11 +50,13 @@ class Held:
 def held(serve: Serve, folder: Path, cycle: int) -> Held:
     serve.settle()
     agent = next(p for p in psutil.Process(serve.program.pid).children() if "worker" in p.cmdline())
-    pool = agent.children(recursive=True)
+    pool: list[int] = []
+    while not pool or not all(pool):  # one that ended meanwhile has none
+        pool = [pss_bytes(process.pid) for process in agent.children(recursive=True)]
     return Held(
         cycle,
         pss_bytes(agent.pid),
-        sum(pss_bytes(process.pid) for process in pool),
+        sum(pool),
         len(pool),
         agent.num_fds(),
         tuple(_files(folder)),

@@ -28,8 +28,9 @@ from typing import Any
 from benchmarks._fleet import API_KEY, Stub, fleet
 from benchmarks._load import body_of, request_of
 from benchmarks._output import arguments, emit, note, table
-from benchmarks._processes import PROGRAMS, free_port, pss_bytes, raise_file_limit, running, wait_for_port
+from benchmarks._processes import PROGRAMS, free_port, raise_file_limit, running, wait_for_port
 from benchmarks._stats import median
+from worker.procs import pss_bytes
 
 TARGET_KIB = 40.0
 WARM_UP = 100

@@ -21,9 +21,6 @@ from rewarm_vllm.verification import Verification
 from rewarm_vllm.views import as_torch
 from snapshots import CheckpointError, Lease, MappedWeights, Progress, RestoreOptions, map_weights, throttle_from_env
 
-MOSTLY_CACHED = 0.8
-"""Below it the disk decides how long a load takes, and comparing digests on the way costs nothing."""
-
 Repair = Callable[[CheckpointError], None]
 
 
@@ -37,7 +34,7 @@ def packed(
 ) -> nn.Module:
     table = packing.read_table(lease)
     mapped = map_weights(lease)
-    first = verify == "first" or (verify == "auto" and mapped.cached < MOSTLY_CACHED)
+    first = verify == "first" or (verify == "auto" and not mapped.mostly_cached)
     if first:
         _read(mapped)
     elif verify == "auto":

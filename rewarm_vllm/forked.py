@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from rewarm_vllm.fingerprint import engine_fingerprint
-from rewarm_vllm.flavours import MOSTLY_CACHED, report, say_mapped
+from rewarm_vllm.flavours import report, say_mapped
 from rewarm_vllm.kept import kept_by
 from rewarm_vllm.observing import observer
 from rewarm_vllm.options import LoadOptions
@@ -51,7 +51,7 @@ def resume(model: Any, *, compared: bool) -> None:
     if kept is None or kept.verification is None:
         return
     kept.lease.retake()
-    if kept.mapped.cached < MOSTLY_CACHED:
+    if not kept.mapped.mostly_cached:
         observer().reading("reading weights")
         kept.verification.begin(RestoreOptions(report=report, throttle=throttle_from_env()))
         kept.verification.settle()

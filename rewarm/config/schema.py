@@ -158,7 +158,7 @@ class PoolConfig(Section):
     models: int = Field(default=8, ge=0, le=1000)  # prepared at most, the most recently used
     ready: int = Field(default=1, ge=0, le=16)  # processes forked ahead for each
     memory: Size = Field(default=3 * 2**30, ge=0)  # most that all of it may take
-    build_ahead: Literal["auto", "off"] = "off"  # auto: whole engines, where a packed snapshot of the model fits
+    build_ahead: Literal["auto", "off"] = "auto"  # auto: whole engines, where a snapshot of the model can be mapped
     fork_timeout: Duration = Field(default=_seconds(3), gt=_seconds(0))  # then the start is a plain one
 
 

@@ -22,6 +22,9 @@ from snapshots.restore.paths import ReadPath
 from snapshots.restore.reader import Restored
 from snapshots.restore.run import RestoreOptions, Seen, run_chunks
 
+MOSTLY_CACHED = 0.8
+"""Below it the disk decides how long a load takes, and comparing digests on the way costs nothing."""
+
 _SAMPLES = 64  # stretches of a file, to tell whether it is in the page cache
 
 
@@ -66,6 +69,11 @@ class MappedWeights:
             finally:
                 os.close(descriptor)
         return held / total
+
+    @property
+    def mostly_cached(self) -> bool:
+        """Whether it would cost time to compare digests before the weights are used."""
+        return self.cached >= MOSTLY_CACHED
 
     def tensors(self) -> dict[str, TensorView]:
         out: dict[str, TensorView] = {}

@@ -64,7 +64,9 @@ async def test_twenty_of_each_on_one_place_swap_once_a_batch(tmp_path: Path) -> 
         await asyncio.gather(*(ask(model) for _ in range(20) for model in ("a", "b")))
         assert len(loads(stack)) <= 4, reasons(stack)
         assert max(waits) < 40
-        assert any(re.search(r"[ab] serves those who wait for it first", line) for line in reasons(stack)), reasons(stack)
+        assert any(re.search(r"[ab] serves those who wait for it first", line) for line in reasons(stack)), reasons(
+            stack
+        )
 
 
 async def test_twenty_cold_models_asked_at_once_under_a_budget_for_six(tmp_path: Path) -> None:

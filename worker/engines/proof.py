@@ -7,6 +7,7 @@ asked for a completion, one that cannot complete for an embedding. Nothing here 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
@@ -34,6 +35,10 @@ _PATH = re.compile(r"(?<![\w./:])/([\w.-]+)/(?:[\w.@+-]+/)*")
 _NOT_THIS_WAY = frozenset((400, 404, 405, 422, 501))  # e.g. no chat template, no such route
 
 
+_COMING_S = 0.1  # until requests that waited for the gate have come in
+_LONG_ENOUGH_S = 5.0  # for their answers, before the engine is asked beside them
+
+
 class Kind(StrEnum):
     """What the model can do; the value is the path."""
 
@@ -50,6 +55,14 @@ def poster(pool: UpstreamPool, endpoint: str, headers: Sequence[tuple[bytes, byt
         return response.status, await response.read(_ANSWER_LIMIT)
 
     return post
+
+
+async def first_requests(quiet: asyncio.Event) -> None:
+    """Until those that came with the wake are through, or have had long enough. ``quiet``: of the gate."""
+    await asyncio.sleep(_COMING_S)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LONG_ENOUGH_S):
+            await quiet.wait()
 
 
 async def warm_up(post: Post, spec: ReplicaSpec, model: str, report: Callable[[float, str], None]) -> Kind:

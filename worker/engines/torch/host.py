@@ -22,7 +22,7 @@ from snapshots import Canary, Checkpoint, CheckpointError, Measured, inspect
 from worker.engines.host import HostContext, HostFailed, announce_ready, make_gate
 from worker.engines.hostfile import HostFile
 from worker.engines.need import Need, NeverFits
-from worker.engines.proof import Kind, poster, verify, warm_up
+from worker.engines.proof import Kind, first_requests, poster, verify, warm_up
 from worker.engines.torch import canary, capturing
 from worker.engines.torch.environment import default_threads, prepare
 from worker.engines.torch.need import dtype_of, generates, torch_need
@@ -33,7 +33,8 @@ from worker.procs import pss_bytes
 from worker.report import LoadedReport
 
 if TYPE_CHECKING:
-    from worker.engines.torch.model import Model, Skeleton
+    from worker.engines.torch.ahead import Prepared
+    from worker.engines.torch.model import Model
     from worker.engines.torch.runner import Runner
 
 _FIRST_TOKENS = 2
@@ -57,7 +58,7 @@ class _Stopped(Exception):
 
 
 async def serve(
-    host: HostFile, context: HostContext, prepared: Skeleton | None = None, proven: Sequence[str] = ()
+    host: HostFile, context: HostContext, prepared: Prepared | None = None, proven: Sequence[str] = ()
 ) -> None:
     """What :func:`worker.engines.host.run_host` runs. ``prepared`` is what a process of the pool did ahead, ``proven``
     the weights that an engine like this one has been tried out with in full."""
@@ -66,7 +67,8 @@ async def serve(
     checkpoint, need = checked(host)
     sockets, endpoint = open_gate_sockets(host.socket, host.advertise)
     try:
-        model = await _loaded(host, context, checkpoint, need, prepared)
+        trusted = prepared is not None and prepared.trusted(proven)
+        model = await _loaded(host, context, checkpoint, need, prepared, trusted)
         from worker.engines.http import make_server, serving
         from worker.engines.torch.application import Application
         from worker.engines.torch.runner import Runner
@@ -88,7 +90,8 @@ async def serve(
         try:
             async with serving(server, sockets) as task:
                 context.reporter.phase(ReplicaState.INITIALISING, 1.0, "the HTTP application serves")
-                await _until_over(host, context, _Serving(gate, endpoint, task, runner, model, proven))
+                trusted = trusted and prepared is not None and model is prepared.model
+                await _until_over(host, context, _Serving(gate, endpoint, task, runner, model, proven, trusted))
         finally:
             runner.close()
     except _Stopped:
@@ -123,10 +126,10 @@ def _room(host: HostFile, checkpoint: Checkpoint, need: Need) -> int | None:
 
 
 async def _loaded(
-    host: HostFile, context: HostContext, checkpoint: Checkpoint, need: Need, prepared: Skeleton | None
+    host: HostFile, context: HostContext, checkpoint: Checkpoint, need: Need, prepared: Prepared | None, trusted: bool
 ) -> Model:
     cancel = threading.Event()
-    work = _in_thread(lambda: _load(host, context, checkpoint, need, prepared, cancel))
+    work = _in_thread(lambda: _load(host, context, checkpoint, need, prepared, trusted, cancel))
     stopping = asyncio.create_task(context.stopping.wait(), name="stopping")
     try:
         await asyncio.wait((work, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -143,7 +146,8 @@ def _load(
     context: HostContext,
     checkpoint: Checkpoint,
     need: Need,
-    prepared: Skeleton | None,
+    prepared: Prepared | None,
+    trusted: bool,
     cancel: threading.Event,
 ) -> Model:
     report = context.reporter
@@ -151,18 +155,25 @@ def _load(
         if module not in sys.modules:
             report.phase(ReplicaState.STARTING, fraction, f"importing {module.rpartition('.')[2]}")
             _refusing(lambda module=module: importlib.import_module(module))  # type: ignore[misc]  # mypy has no defaults in lambdas
-    from worker.engines.torch.loading import load
+    from worker.engines.torch.loading import load, take_over
     from worker.engines.torch.model import build
 
-    skeleton = prepared
-    if skeleton is None:
-        report.phase(ReplicaState.STARTING, 0.7, "reading configuration and tokenizer")
-        skeleton = _refusing(lambda: build(checkpoint, dtype_of(checkpoint, host.spec.dtype), need.context))
-    report.phase(ReplicaState.RESTORING, 0.0, "reading weights")
-    try:
-        model = load(host, checkpoint, skeleton, report.bytes, cancel)
-    except CheckpointError as error:
-        raise HostFailed(error.reason, str(error)) from error
+    model = None
+    skeleton = None if prepared is None else prepared.skeleton
+    if prepared is not None and prepared.model is not None:
+        report.phase(ReplicaState.RESTORING, 0.0, "mapping weights")
+        model = take_over(prepared.model, report.bytes, cancel, compared=trusted)
+        if model is None:
+            skeleton = None  # it holds weights that are not to be used
+    if model is None:
+        if skeleton is None:
+            report.phase(ReplicaState.STARTING, 0.7, "reading configuration and tokenizer")
+            skeleton = _refusing(lambda: build(checkpoint, dtype_of(checkpoint, host.spec.dtype), need.context))
+        report.phase(ReplicaState.RESTORING, 0.0, "reading weights")
+        try:
+            model = load(host, checkpoint, skeleton, report.bytes, cancel)
+        except CheckpointError as error:
+            raise HostFailed(error.reason, str(error)) from error
     report.send(LoadedReport(weights=model.loaded.words, seconds=model.loaded.seconds))
     report.phase(ReplicaState.INITIALISING, 0.1, "the weights are in place")
     return model
@@ -219,13 +230,24 @@ class _Serving:
     runner: Runner
     model: Model
     proven: Sequence[str]
+    trusted: bool
+    """A copy, byte for byte, of an engine that has proved itself."""
 
 
 async def _until_over(host: HostFile, context: HostContext, now: _Serving) -> None:
-    """Prove the engine, open the gate, then wait for a stop. Raise HostFailed when the engine breaks before that."""
+    """Prove the engine, open the gate, then wait for a stop. Raise HostFailed when the engine breaks before that.
+
+    One that is trusted opens at once, and is asked when the first requests are through.
+    """
     phase = "while it was tried out"
-    proof = asyncio.create_task(_prove(host, context, now), name="proof")
+    proof: asyncio.Task[tuple[str, Canary | None] | None]
     stopping = asyncio.create_task(context.stopping.wait(), name="stopping")
+    if now.trusted and host.spec.verify:
+        announce_ready(now.gate, context.reporter, now.endpoint, "as its like did")
+        phase = "while it served"
+        proof = asyncio.create_task(_check_later(host, now), name="check")
+    else:
+        proof = asyncio.create_task(_prove(host, context, now), name="proof")
     capture: asyncio.Task[None] | None = None
     try:
         pending: set[asyncio.Future[object]] = {proof, stopping, now.runner.broken, now.server}  # type: ignore[arg-type]
@@ -240,7 +262,10 @@ async def _until_over(host: HostFile, context: HostContext, now: _Serving) -> No
             if now.server in done:
                 now.server.result()
                 raise HostFailed(FailureReason.ENGINE_EXITED, f"the HTTP application ended {phase}")
-            answer, recorded = proof.result()
+            proved = proof.result()
+            if proved is None:
+                continue
+            answer, recorded = proved
             announce_ready(now.gate, context.reporter, now.endpoint, answer)
             if capturing.wanted(host, now.model.loaded):
                 measured = await asyncio.to_thread(_measured, host, now.model)
@@ -252,6 +277,17 @@ async def _until_over(host: HostFile, context: HostContext, now: _Serving) -> No
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
+
+
+async def _check_later(host: HostFile, now: _Serving) -> None:
+    """The beginning of the recorded answer. Raise HostFailed, with the snapshot in quarantine."""
+    await first_requests(now.gate.quiet)
+    pool = UpstreamPool()
+    try:
+        post = poster(pool, f"unix:{host.socket}", [(CONTROL_HEADER, host.token.encode())])
+        await canary.check(post, host.spec.served_names[0], now.model.loaded, _signature(now.model), _FIRST_TOKENS)
+    finally:
+        await pool.close()
 
 
 async def _prove(host: HostFile, context: HostContext, now: _Serving) -> tuple[str, Canary | None]:

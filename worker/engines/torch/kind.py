@@ -22,6 +22,7 @@ _IMPORTS: Sequence[str] = (
     "uvicorn.protocols.http.auto",
     "uvicorn.lifespan.off",
     "worker.engines.http",
+    "worker.engines.torch.ahead",
     "worker.engines.torch.application",
     "worker.engines.torch.host",
     "worker.engines.torch.loading",
@@ -60,13 +61,15 @@ class TorchKind:
             importlib.import_module(module)
 
     def prepare(self, host: HostFile, whole: bool) -> Any:
-        """Configuration, tokenizer, and the model without its weights."""
+        """Configuration, tokenizer, and the model; with its weights if ``whole`` and if they can be mapped."""
+        from worker.engines.torch.ahead import Prepared, map_ahead
         from worker.engines.torch.host import checked
         from worker.engines.torch.model import build
         from worker.engines.torch.need import dtype_of
 
         checkpoint, need = checked(host)
-        return build(checkpoint, dtype_of(checkpoint, host.spec.dtype), need.context)
+        skeleton = build(checkpoint, dtype_of(checkpoint, host.spec.dtype), need.context)
+        return Prepared(skeleton, map_ahead(host, checkpoint, skeleton) if whole else None)
 
     def unsafe(self) -> str:
         return torch_forbids_forking()

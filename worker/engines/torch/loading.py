@@ -23,9 +23,10 @@ from snapshots import (
     resolve,
 )
 from worker.engines.hostfile import HostFile
+from worker.engines.torch import ahead
 from worker.engines.torch.fitting import DoesNotFit, fit
 from worker.engines.torch.model import Model, Skeleton
-from worker.engines.torch.weights import OnBytes, Stopped, read_checkpoint, read_mapped
+from worker.engines.torch.weights import OnBytes, Stopped, over_map, populate, read_checkpoint
 
 _log = logging.getLogger("rewarm.worker.torch")
 
@@ -44,6 +45,22 @@ def load(host: HostFile, checkpoint: Checkpoint, skeleton: Skeleton, report: OnB
     for reason in reasons:
         _log.info("not used: %s", reason)
     _log.info("event=loaded weights=%r seconds=%.3f", model.loaded.words, seconds)
+    return model
+
+
+def take_over(model: Model, report: OnBytes, cancel: threading.Event, *, compared: bool) -> Model | None:
+    """A model that was mapped ahead, with a lease of its own. None where its snapshot is not to be used any more; then
+    ``model`` is of no use. See :func:`worker.engines.torch.ahead.resume`."""
+    started = time.perf_counter()
+    try:
+        ahead.resume(model, compared=compared, report=report, cancel=cancel)
+    except (CheckpointError, SnapshotError, OSError) as error:
+        _log.warning("event=not-taken-over weights=%r error=%s: %s", model.loaded.words, type(error).__name__, error)
+        if isinstance(error, CheckpointError) and model.loaded.snapshot_id is not None:
+            _set_aside(Store(Path(model.loaded.store)), model.loaded.snapshot_id, error)
+        return None
+    model.loaded = dataclasses.replace(model.loaded, seconds=time.perf_counter() - started)
+    _log.info("event=taken-over weights=%r seconds=%.3f", model.loaded.words, model.loaded.seconds)
     return model
 
 
@@ -82,7 +99,8 @@ def _restore(lease: Lease, skeleton: Skeleton, report: OnBytes, cancel: threadin
     if any(file.name.endswith(".gguf") for file in lease.manifest.weight_files):
         raise DoesNotFit("it is a GGUF file")
     mapped = map_weights(lease)
-    tensors = read_mapped(mapped, report, cancel)
+    populate(mapped, report, cancel)
+    tensors = over_map(mapped)
     fit(skeleton.module, tensors, skeleton.dtype)
     loaded = Loaded(Flavour.PORTABLE.value, lease.snapshot_id, root)
     theirs = {tensor.data_ptr() for tensor in tensors.values()}

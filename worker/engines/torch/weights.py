@@ -48,11 +48,13 @@ DTYPES: dict[str, Any] = {
 }
 
 
-def read_mapped(mapped: MappedWeights, report: OnBytes, cancel: threading.Event) -> dict[str, Any]:
-    """All pages in, all digests compared. The tensors are the page cache's own memory, shared with whoever maps it.
+def over_map(mapped: MappedWeights) -> dict[str, Any]:
+    """The page cache's own memory, shared with whoever maps it. Nothing is read."""
+    return {name: _over(view.data, view.tensor.dtype, view.tensor.shape) for name, view in mapped.tensors().items()}
 
-    Raise DigestMismatch, WeightsCorrupt, Stopped.
-    """
+
+def populate(mapped: MappedWeights, report: OnBytes, cancel: threading.Event) -> None:
+    """All pages in, all digests compared. Raise DigestMismatch, WeightsCorrupt, Stopped."""
 
     def progress(progress: Progress) -> None:
         report(progress.done_bytes, progress.total_bytes)
@@ -63,7 +65,6 @@ def read_mapped(mapped: MappedWeights, report: OnBytes, cancel: threading.Event)
         if cancel.is_set():
             raise Stopped from error
         raise
-    return {name: _over(view.data, view.tensor.dtype, view.tensor.shape) for name, view in mapped.tensors().items()}
 
 
 def read_checkpoint(checkpoint: Checkpoint, report: OnBytes, cancel: threading.Event) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from worker.engines.host import HostContext, HostFailed, announce_ready, make_ga
 from worker.engines.hostfile import HostFile
 from worker.engines.http import serving
 from worker.engines.need import Need, NeverFits, vllm_need
-from worker.engines.proof import Post, first_answer, poster, verify, warm_up
+from worker.engines.proof import Post, first_answer, first_requests, poster, verify, warm_up
 from worker.engines.vllm import canary
 from worker.engines.vllm.arguments import ArgumentsRefused, refuse_owned
 from worker.engines.vllm.environment import TemporaryFolder, is_cpu_build, prepare
@@ -32,9 +31,6 @@ from worker.gate.gate import CONTROL_HEADER
 
 _FIRST_TOKENS = 2
 """One from the prompt, one from the cache that it filled."""
-
-_COMING_S = 0.1  # until requests that waited for the gate have come in
-_LONG_ENOUGH_S = 5.0  # for their answers, before the engine is asked beside them
 
 _log = logging.getLogger("rewarm.worker.vllm")
 
@@ -144,16 +140,8 @@ async def _until_lost(lost: asyncio.Future[str]) -> None:
 
 
 async def _check_later(host: HostFile, gate: Gate, running: Running) -> None:
-    await _first_requests(gate)
+    await first_requests(gate.quiet)
     await _check(host, running)
-
-
-async def _first_requests(gate: Gate) -> None:
-    """Until those that came with the wake are through, or have had long enough."""
-    await asyncio.sleep(_COMING_S)
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_LONG_ENOUGH_S):
-            await gate.quiet.wait()
 
 
 async def _enable_sleep(gate: Gate, engine: Engine) -> asyncio.Future[str]:
