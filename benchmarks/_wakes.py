@@ -79,13 +79,13 @@ class Serve:
         for _ in range(_CAPTURES):
             ask(self.port, model)
             self.until(lambda: bool(self.replicas(model, "ready")), "the replica is ready")
-            packed = self.replicas(model, "ready")[0]["weights"].startswith("packed")
-            if not packed:
+            mapped = self.replicas(model, "ready")[0]["weights"].startswith(("packed", "portable"))
+            if not mapped:
                 time.sleep(10)  # the capture's, which has no other sign from here
             self.stop(model)
-            if packed:
+            if mapped:
                 return
-        raise RuntimeError(f"no packed snapshot came of {model}")
+        raise RuntimeError(f"no snapshot came of {model}")
 
     def settle(self) -> None:
         """Every model that can be forked has a process ready, and the machine is quiet again."""

@@ -80,7 +80,7 @@ class Bench:
         store = {"dir": str(self._folder / "snapshots")}
         with contextlib.ExitStack() as stack:
             self._serve = stack.enter_context(serving("serve", self._folder, models, snapshots=store))
-            for model in {"snapshot", "both"} & models.keys():
+            for model in {"snapshot", "both", "torch"} & models.keys():
                 note(f"{model}: the load that its snapshot is made of")
                 self._serve.pack(model)
             if "agnostic" in self._starts:

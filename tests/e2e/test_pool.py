@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from rewarm.paths import Paths
-from tests.e2e.stack import Process, Stack, chat, lives, post, stream, text_of, until
+from tests.e2e.pools import filled, replica
+from tests.e2e.stack import Stack, chat, lives, post, stream, text_of, until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.redis, pytest.mark.timeout(400), pytest.mark.asyncio]
 
@@ -29,33 +30,6 @@ def vllm(source: Path, **fields: Any) -> dict[str, Any]:
         "snapshot": "off",
         **fields,
     }
-
-
-async def pool_of(stack: Stack, serve: Process) -> dict[str, Any]:
-    workers = (await stack.status(serve))["workers"]
-    found: dict[str, Any] = workers[0]["pools"][0] if workers and workers[0]["pools"] else {}
-    return found
-
-
-async def filled(stack: Stack, serve: Process) -> dict[str, Any]:
-    async def there() -> dict[str, Any] | None:
-        pool = await pool_of(stack, serve)
-        prepared = [entry for entry in pool.get("prepared", ()) if entry["state"] != "unsuitable"]
-        full = pool.get("state") == "ready" and prepared and all(entry["ready"] for entry in prepared)
-        return pool if full else None
-
-    pool: dict[str, Any] = await until(there, "the pool is filled", 120)
-    return pool
-
-
-async def replica(stack: Stack, serve: Process, model: str) -> dict[str, Any]:
-    async def there() -> dict[str, Any] | None:
-        workers = (await stack.status(serve))["workers"]
-        ready = [r for w in workers for r in w["replicas"] if r["model"] == model and r["state"] == "ready"]
-        return ready[0] if ready else None
-
-    found: dict[str, Any] = await until(there, f"{model} is ready", 60)
-    return found
 
 
 def words(process: psutil.Process) -> list[str]:

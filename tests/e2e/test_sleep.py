@@ -16,6 +16,7 @@ import pytest
 from gateway import TOKEN_HEADER, token_path
 from rewarm.paths import Paths
 from snapshots import Flavour, Reference, SnapshotNotFound, Store
+from tests.e2e.pools import at_zero, filled, phases
 from tests.e2e.stack import Process, Stack, chat, post, stream, text_of, until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.redis, pytest.mark.timeout(500), pytest.mark.asyncio]
@@ -87,10 +88,7 @@ async def test_it_sleeps_and_wakes(tmp_path: Path, smollm2: Path) -> None:
         await until(made, "the snapshot is made", 120)
         await command(stack, serve, "sleep")
 
-        async def gone() -> bool:
-            return not await stack.replicas(serve, "small")
-
-        await until(gone, "it has stopped", 60)
+        await at_zero(stack, serve, "small")
 
         # From the snapshot it can.
         status, body, _ = await post(serve.url, chat("small", temperature=0, max_tokens=16))
@@ -134,6 +132,19 @@ async def test_it_sleeps_and_wakes(tmp_path: Path, smollm2: Path) -> None:
             "private_awake_bytes": awake_private,
             "private_asleep_bytes": asleep_private,
         }
+        # Forks of one that was built ahead: the first proves itself, the second is its copy, and opens at once.
+        asked = []
+        for _ in range(2):
+            await command(stack, serve, "drain")
+            await at_zero(stack, serve, "small")
+            await filled(stack, serve)
+            status, body, _ = await post(serve.url, chat("small", temperature=0, max_tokens=16))
+            assert (status, text_of(body)) == (200, expected)
+            told = await in_state(stack, serve, "ready")
+            assert (told["tier"], told["weights"].split()[0]) == ("pooled", "packed")
+            assert told["can_sleep"]
+            asked.append(bool(phases(told) & {"warming", "verifying"}))
+        assert asked == [True, False]
         if FIGURES:
             await asyncio.to_thread(Path(FIGURES).write_text, json.dumps(figures))
         assert asleep_private < awake_private

@@ -12,6 +12,9 @@ from typing import Any
 import psutil
 import pytest
 
+from rewarm.paths import Paths
+from snapshots import Store
+from tests.e2e.pools import at_zero, filled, phases, replica
 from tests.e2e.stack import Event, Stack, chat, lives, post, rising, stream, text_of, until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.asyncio]
@@ -115,3 +118,28 @@ async def test_an_engine_that_is_killed_in_a_stream_is_a_typed_error_and_the_nex
         await until(lambda: not any(map(lives, struck)), "the engine is gone")
         status, answer, _ = await post(serve.url, chat("small", temperature=0, max_tokens=16))
         assert status == 200 and "Paris" in text_of(answer)
+
+
+async def test_a_model_with_a_snapshot_is_built_ahead_and_opens_as_its_like_did(tmp_path: Path, smollm2: Path) -> None:
+    async with Stack(tmp_path, {"small": torch_model(smollm2, context_length=512, idle_after="1s")}) as stack:
+        serve = await stack.start_serve()
+        store = Store(Paths.at(tmp_path / f"state-{serve.name}").snapshots)
+        told: list[tuple[str, bool]] = []
+        answers: list[str] = []
+        for _ in range(3):
+            status, answer, _ = await post(serve.url, chat("small", temperature=0, max_tokens=8))
+            assert status == 200, answer
+            answers.append(text_of(answer))
+            one = await replica(stack, serve, "small")
+            told.append((one["weights"].split()[0], bool(phases(one) & {"warming", "verifying"})))
+            await until(lambda: [found for found in store.list() if found.manifest], "the snapshot is made", 120)
+            await at_zero(stack, serve, "small")
+            await filled(stack, serve)
+        assert told == [("source", True), ("portable", True), ("portable", False)], "proved once with each"
+        assert len(set(answers)) == 1
+        # What is mapped ahead keeps nothing from being evicted, and the next wake does without.
+        (found,) = store.list()
+        store.evict(found.snapshot_id)
+        status, answer, _ = await post(serve.url, chat("small", temperature=0, max_tokens=8))
+        assert (status, text_of(answer)) == (200, answers[0])
+        assert (await replica(stack, serve, "small"))["weights"] == "source"
