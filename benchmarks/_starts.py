@@ -60,10 +60,11 @@ def _healthy(port: int) -> bool:
     return False
 
 
-def full_precision(quantised: Path, target: Path) -> Path:
-    """A GGUF whose weights are float32, from one that is quantised: for llama.cpp at the precision of the others."""
+def full_precision(quantised: Path, target: Path, kind: str) -> Path:
+    """A GGUF whose weights are ``kind`` (``F32``, ``BF16``), from one that is quantised: for llama.cpp at the precision
+    of the others. Vectors stay float32, as llama.cpp's own converter leaves them."""
     import gguf
-    from gguf.quants import dequantize
+    from gguf.quants import dequantize, quantize
 
     reader = gguf.GGUFReader(quantised)
     architecture = reader.fields["general.architecture"].contents()
@@ -71,10 +72,15 @@ def full_precision(quantised: Path, target: Path) -> Path:
     for field in reader.fields.values():
         if field.name.startswith("GGUF.") or field.name in ("general.architecture", "general.file_type"):
             continue
-        kind = field.types[0]
-        writer.add_key_value(field.name, field.contents(), kind, field.types[-1] if len(field.types) > 1 else None)
+        first = field.types[0]
+        writer.add_key_value(field.name, field.contents(), first, field.types[-1] if len(field.types) > 1 else None)
+    wanted = gguf.GGMLQuantizationType[kind]
     for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, dequantize(tensor.data, tensor.tensor_type).astype("float32"))
+        values = dequantize(tensor.data, tensor.tensor_type).astype("float32")
+        if values.ndim == 1:
+            writer.add_tensor(tensor.name, values)
+        else:
+            writer.add_tensor(tensor.name, quantize(values, wanted), raw_dtype=wanted)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -88,7 +88,7 @@ class Bench:
                 opened = serving("agnostic", self._folder, one, snapshots=store, pool={"models": 0})
                 self._agnostic = stack.enter_context(opened)
             if "llama.cpp" in self._starts:
-                self._gguf = _gguf(self._folder)
+                self._gguf = _gguf(self._folder, self._dtype)
             yield
 
     def round(self, number: int) -> None:
@@ -153,10 +153,11 @@ def _packed(folder: Path) -> list[Path]:
     return list((folder / "snapshots" / "snapshots" / "both").glob("packed-*/*.safetensors"))
 
 
-def _gguf(folder: Path) -> Path:
+def _gguf(folder: Path, dtype: str) -> Path:
+    """SmolLM2's own dtype is bfloat16."""
     from snapshots import smollm2_gguf
 
-    return full_precision(smollm2_gguf(), folder / "model-f32.gguf")
+    return full_precision(smollm2_gguf(), folder / "model.gguf", "F32" if dtype == "float32" else "BF16")
 
 
 def _drop(files: Sequence[Path]) -> None:
