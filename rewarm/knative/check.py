@@ -15,6 +15,7 @@ from rewarm.knative.flags import flag_problems
 from rewarm.knative.manifest import Manifest, mapping
 from rewarm.knative.names import CONFIG_KEY, CONFIG_MAP, CONFIG_PATH
 from rewarm.knative.operator import Operator
+from rewarm.knative.placing import fleet_problems, place_problems
 from rewarm.knative.timeouts import config_problems, timeout_problems
 
 
@@ -34,6 +35,9 @@ def check(manifests: Sequence[Manifest], operator: Operator, config: Config | No
         of = next((m for m in manifests if _is_config_map(m)), None)
         file, name = (of.file, of.title) if of else ("", "configuration")
         found += [Finding.of(problem, file=file, name=name) for problem in config_problems(config)]
+        for manifest, problem in fleet_problems(manifests, config):
+            where = (file, name) if manifest is None else (manifest.file, manifest.title)
+            found.append(Finding.of(problem, file=where[0], name=where[1]))
     return worst_first(found)
 
 
@@ -51,6 +55,7 @@ def _problems(manifest: Manifest, operator: Operator, config: Config | None) -> 
     elif manifest.is_deployment:
         for path, container in manifest.containers():
             yield from device_problems(container, path)
+    yield from place_problems(manifest)
     yield from timeout_problems(manifest, operator, config)
 
 
