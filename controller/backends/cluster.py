@@ -19,7 +19,8 @@ from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.generic_resource import create_namespaced_resource
 
 from controller.backends.conditions import Object, Objects
-from controller.backends.following import Following, failed, listed, moved, paused
+from controller.backends.following import Following, ended, failed, listed, moved
+from controller.backends.watching import OneRequestEach, WatchEnded
 from rewarm.errors import ClusterUnavailable
 from rewarm.knative.names import LABEL_KNATIVE_SERVICE, LABEL_PLACE, WORKER_SELECTOR
 
@@ -71,7 +72,7 @@ def configured() -> SingleConfig:
 
 def connect(namespace: str) -> AsyncClient:
     config = configured()
-    return AsyncClient(config, namespace=namespace, trust_env=False)
+    return AsyncClient(config, namespace=namespace, trust_env=False, transport=OneRequestEach.to(config))
 
 
 class Cluster:
@@ -141,10 +142,7 @@ class Cluster:
             try:
                 if not following.version:
                     await self._list(client, kind)
-                async with asyncio.timeout(WATCH_S):
-                    await self._watch(client, kind)
-            except TimeoutError:
-                self._following[kind.name] = paused(self._following[kind.name])
+                await self._watch(client, kind)
             except Failures as error:
                 self._failed(kind, error)
 
@@ -152,10 +150,24 @@ class Cluster:
         listing = client.list(kind.resource, labels=kind.selector)
         found = {_name(thing): thing async for thing in listing}
         self._objects[kind.name] = dict(found)
-        self._following[kind.name] = listed(listing.resourceVersion)
+        self._following[kind.name] = listed(self._following[kind.name], listing.resourceVersion)
         self.changed()
 
     async def _watch(self, client: AsyncClient, kind: Kind) -> None:
+        began_s = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(WATCH_S) as limit:
+                await self._read_watch(client, kind)
+        except WatchEnded:
+            pass
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        lasted_s = asyncio.get_running_loop().time() - began_s
+        now = self._following[kind.name] = ended(self._following[kind.name], lasted_s, random.random())
+        log.debug("watch ended kind=%s lasted_s=%.1f wait_s=%.1f", kind.name, lasted_s, now.wait_s)
+
+    async def _read_watch(self, client: AsyncClient, kind: Kind) -> None:
         watch = client.watch(
             kind.resource,
             labels=kind.selector,

@@ -76,6 +76,27 @@ async def test_a_watch_that_drops_goes_on_where_it_was(
         assert api.asked.count("GET pods") == 1, "without another list"
 
 
+async def test_a_server_that_ends_every_watch_at_once_is_not_asked_in_a_circle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controller.backends.following.FIRST_BACKOFF_S", 0.05)
+    async with following(tmp_path, monkeypatch) as (api, _, known):
+        now = asyncio.get_running_loop().time
+        watched, began_s = len(watches(api)), now()
+        api.short_watches = True
+        api.drop_watches()
+        await until(lambda: len(watches(api)) >= watched + 4, "it asks on, ever more slowly")
+        assert now() - began_s >= (0.05 + 0.1 + 0.2 + 0.4) / 2, "jitter takes half of a pause at most"
+        api.short_watches = False
+        api.put("pods", "b", pod("b"))
+        await until(lambda: known() == {"a", "b"}, "once they last again nothing was missed")
+        assert api.asked.count("GET pods") == 1, "without another list"
+
+
+def watches(api: ApiServer) -> list[str]:
+    return [asked for asked in api.asked if asked.startswith("WATCH pods")]
+
+
 async def test_after_a_version_too_old_what_went_meanwhile_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,7 @@ class ApiServer:
     refuse: dict[str, int] = field(default_factory=dict)  # plural → status of every answer
     busy: dict[str, int] = field(default_factory=dict)  # plural → so many answers are 429
     conflicts: int = 0  # so many patches are
+    short_watches: bool = False  # every watch ends in good order as soon as it has begun
     asked: list[str] = field(default_factory=list)  # "GET pods", "WATCH pods 17", "PATCH deployments x"
     version: int = 100
     _history: list[tuple[int, str, str, Json]] = field(default_factory=list)
@@ -151,6 +152,8 @@ class ApiServer:
         for version, changed, kind, thing in self._history:
             if version > since and changed == plural and _matches(thing, selector):
                 watcher.queue.put_nowait(_line(kind, thing))
+        if self.short_watches:
+            watcher.queue.put_nowait(None)
         self._watchers.append(watcher)
         try:
             while (line := await watcher.queue.get()) is not None:
