@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from fleet import FleetView
+from rewarm import pending
 from rewarm.messages import Failure, Progress, ReplicaReport, Want, WorkerBeat
 from rewarm.states import FailureReason, ReplicaState
 from rewarm.units import format_duration
@@ -26,6 +27,7 @@ class Seen:
 
     message: str = "asked for"
     reason: FailureReason | None = None  # why no pod will come of it as things are
+    certain: bool = False  # of `reason`: whoever could change that has said that it will not
     waits_for_room: bool = False  # other places hold what its pod needs
     leaving: frozenset[str] = frozenset()  # addresses of its pods that are being deleted
     unchanged_s: float = 0.0  # how long it has been like this
@@ -38,6 +40,7 @@ class Place:
     seen: Seen = field(default_factory=Seen)
     stall_s: float = 600.0  # without any change in what is seen: no pod comes any more
     unschedulable_s: float = 1.0  # a node may take the pod, or be added for it, within so long
+    usual: pending.Usual | None = None  # what its pods have taken; None where none has come yet
 
 
 def with_places(
@@ -106,25 +109,38 @@ def _report(place: Place, want: Want, now_ms: int) -> ReplicaReport:
         return msgspec.structs.replace(base, progress=_progress(want, "waits before the next attempt"))
     seen = place.seen
     reason, message = seen.reason, seen.message
-    if reason is FailureReason.UNSCHEDULABLE and seen.unchanged_s < place.unschedulable_s:
+    if reason is FailureReason.UNSCHEDULABLE and not seen.certain and seen.unchanged_s < place.unschedulable_s:
         reason = None
     if reason is None and not seen.waits_for_room and seen.unchanged_s >= place.stall_s:
         reason = FailureReason.STALLED
         message = f"no pod came, and nothing changed for {format_duration(seen.unchanged_s)}: {message}"
     if reason is None:
-        return msgspec.structs.replace(base, progress=_progress(want, message), waits_for_room=seen.waits_for_room)
+        return msgspec.structs.replace(
+            base, progress=_progress(want, message, place.usual, now_ms), waits_for_room=seen.waits_for_room
+        )
     failure = Failure(
         reason=reason, message=f"{place.name}: {message}", phase=ReplicaState.POD_PENDING, attempt=want.attempt
     )
     return msgspec.structs.replace(base, state=ReplicaState.FAILED, failure=failure)
 
 
-def _progress(want: Want, message: str) -> Progress:
+def _progress(want: Want, message: str, usual: pending.Usual | None = None, now_ms: int = 0) -> Progress:
     """Its worker's own, which starts from 1, comes after it."""
-    return Progress(
+    progress = Progress(
         model=want.model,
         replica=want.replica,
         phase=ReplicaState.POD_PENDING,
         attempt=want.attempt,
         message=message,
+    )
+    began_ms = max(want.wanted_ms, want.not_before_ms)
+    if usual is None or not want.wanted_ms:
+        return progress
+    told = pending.outlook(usual, (now_ms - began_ms) / 1000)
+    return msgspec.structs.replace(
+        progress,
+        phase_fraction=told.phase_fraction,
+        fraction=told.fraction,
+        eta_s=told.eta_s,
+        at_ms=began_ms + round(told.at_s * 1000),
     )

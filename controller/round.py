@@ -99,6 +99,7 @@ class Round:
             attempt=attempt,
             deaths=deaths,
             not_before_ms=not_before_ms,
+            wanted_ms=self.now_ms,
             reason=reason,
         )
         self.actions.append(Start(want, reason))
@@ -295,6 +296,7 @@ class Round:
             boot=replica.beat.boot if replica.beat is not None else "",
             attempt=attempt,
             deaths=replica.deaths,
+            wanted_ms=replica.want.wanted_ms if replica.want is not None else 0,
             if_last_activity_ms=last,
             reason=reason,
         )

@@ -15,6 +15,7 @@ from controller.decide import decide
 from controller.events import Configured, Elected, Event, Operator, RedisBack, RedisLost, Tick
 from controller.places import needed
 from controller.state import ControllerState, Memory
+from controller.usual import Usuals
 from fleet import Bell, Commands, FleetClient, FleetView, Hint, Jobs, Leader, LostLeadership, Publisher, Queue, Registry
 from rewarm.clock import Clock, SystemClock
 from rewarm.config import PlacementRules
@@ -78,6 +79,7 @@ class _Candidate:
         self._queue = Queue(client)
         self._jobs = Jobs(client)
         self._registry = Registry(client)
+        self._usuals = Usuals(self._registry)
         self._commands = Commands(client)
         self._effects = Effects(self._publisher, self._queue, self._jobs, self._leader)
         self._bell = asyncio.Event()
@@ -189,7 +191,7 @@ class _Candidate:
     async def _decide(self, event: Event) -> None:
         """Look again for every event: what the last one made us write has to be seen."""
         self._view = await self._registry.snapshot()
-        places = self._backend.places
+        places = await self._usuals.of(self._view, self._backend.places)
         decision = decide(ControllerState(self._view, self._memory, places), event, self._view.now_ms)
         memory = decision.state.memory
         # Should Redis fail half-way, all is decided again; only ids must not be given a second time.

@@ -7,10 +7,10 @@ how far they are by steps that are not equally long, but come in the same places
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rewarm.pending import typical_s
 from rewarm.states import LOAD_PHASES, ReplicaState, Tier
 
 S = ReplicaState
@@ -25,7 +25,6 @@ _DEFAULT_S: Mapping[tuple[str, Tier], Mapping[ReplicaState, float]] = {
     ("command", Tier.COLD): {S.STARTING: 2.0, S.RESTORING: 0.5, S.INITIALISING: 1.0, S.WARMING: 1.0, S.VERIFYING: 0.3},
     ("vllm", Tier.ASLEEP): {S.RESTORING: 0.1},
 }
-_LAST = 5  # durations looked at: enough to outvote one bad run, few enough to follow a change within three wakes
 _SHORTEST_S = 0.01
 _LATE_SHARE = 0.2  # of the time it has taken, once a phase takes longer than usual: nobody knows, but not nothing
 _PACE_LIMITS = (0.4, 3.0)
@@ -37,16 +36,6 @@ STEPS = 0.5
 _STEP = 5  # percent: finer ones are one step
 _READ_BELIEF = 0.1  # of the usual time of reading: seen for so long, the bytes' own pace counts half
 _TOLD = 256  # guesses kept of one load
-
-
-def typical_s(seconds: Sequence[float]) -> float | None:
-    """The lower median of the last few; None where there are none.
-
-    Of two the shorter one: a bad run is a long one. So one bad run among two or more never takes the result out of
-    the range of the others.
-    """
-    last = sorted([one for one in seconds if math.isfinite(one) and one >= 0][-_LAST:])
-    return last[(len(last) - 1) // 2] if last else None
 
 
 def expected_s(

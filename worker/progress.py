@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rewarm.messages import PhaseTiming, Progress
+from rewarm.pending import Usual, outlook
 from rewarm.states import LOAD_PHASES, ReplicaState
 from worker import eta
 
@@ -43,6 +44,7 @@ class LoadProgress:
     ended_at: float | None = None
     told: bool = False  # its receipt has been written; kept here for whoever writes it
     traced: bool = False  # its spans have been made
+    pod_s: float = 0.0  # before there was anybody here to report
     _began_at: float | None = None  # the first phase: before it, there was only waiting for room
     _guesses: eta.Told = field(default_factory=eta.Told)
     _reported: float = 0.0
@@ -58,6 +60,15 @@ class LoadProgress:
     def again(self, now: float) -> LoadProgress:
         """For the next wake of the same replica; ``seq`` goes on."""
         return LoadProgress(self.model, self.replica, self.attempt, {}, started_at=now, _seq=self._seq)
+
+    def pod_came(self, after_s: float, usual: Usual | None) -> None:
+        """The load begins in a pod that was wanted ``after_s`` ago. ``usual``: by which the leader told how far it was
+        until now; it goes on from there."""
+        self.pod_s = round(after_s, 4)
+        self.started_at -= self.pod_s
+        self.timings.append(PhaseTiming(phase=S.POD_PENDING, started_s=0.0, duration_s=self.pod_s))
+        if usual is not None:
+            self._fraction = outlook(usual, after_s).fraction
 
     def enter(self, phase: ReplicaState, now: float, message: str = "") -> None:
         if phase is self.phase:
@@ -154,7 +165,7 @@ class LoadProgress:
         whole = sum(self.expected.values())
         if self.phase is S.COLD:
             return whole
-        behind = [(self.expected.get(t.phase, 0.0), t.duration_s) for t in self.timings]
+        behind = [(self.expected.get(t.phase, 0.0), t.duration_s) for t in self.timings if t.phase is not S.POD_PENDING]
         pace = eta.pace(behind if self._step is None else [*behind, self._step], whole)
         left = self._left_here_s(pace, max(0.0, now - self.phase_at))
         return left + pace * sum(seconds for phase, seconds in self.expected.items() if _later(phase, self.phase))
@@ -214,8 +225,9 @@ class LoadProgress:
             # Three quarters at the usual time, slower after it, instead of standing at 100 %.
             inside = max(inside, _CREEP_LIMIT * (1 - math.exp(-1.5 * elapsed / usual)))
         self._phase_fraction = max(self._phase_fraction, inside)
-        total = sum(self.expected.values()) or 1.0
-        before = sum(seconds for phase, seconds in self.expected.items() if _later(self.phase, phase))
+        pod_s = self.pod_s if self.expected else 0.0  # beside a load of which nothing is known it would be all
+        total = pod_s + (sum(self.expected.values()) or 1.0)
+        before = pod_s + sum(seconds for phase, seconds in self.expected.items() if _later(self.phase, phase))
         whole = (before + usual * self._phase_fraction) / total
         self._fraction = max(self._fraction, min(0.999, whole))
 

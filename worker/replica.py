@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from rewarm.jobs import JobLease
 from rewarm.messages import Failure, ReplicaSpec, Waiter, Want
+from rewarm.pending import usual_of
 from rewarm.states import LOAD_PHASES, FailureReason, ReplicaState, Tier
 from rewarm.upstream import UpstreamPool
 from snapshots import Progress
@@ -78,6 +79,9 @@ class Replica:
         now = surroundings.monotonic()
         self.life = Life(_limits(want), since=now, moved_at=now)
         self.progress = LoadProgress(want.model, want.replica, want.attempt, {}, started_at=now)
+        if surroundings.only and not want.boot and want.wanted_ms:  # no worker was here when it was decided
+            came_s = (surroundings.redis_ms(now) - max(want.wanted_ms, want.not_before_ms)) / 1000
+            self.progress.pod_came(max(0.0, came_s), usual_of(surroundings.history, want.model))
         self.need = Estimate(0)
         self.needs: Mapping[str, int] = {}  # bytes by device, once they are promised to it
         self.gate: GateState | None = None

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 
 from rewarm.config import Config
 from rewarm.paths import Paths
+from rewarm.pending import typical_s
 from rewarm.tracing import Tracing
 from rewarm.upstream import UpstreamPool
 from worker.devices.ledgers import Ledgers
 from worker.devices.lock import DeviceLock
 from worker.devices.watch import DeviceWatch
-from worker.eta import DEFAULT_BANDWIDTH, typical_s
+from worker.eta import DEFAULT_BANDWIDTH
 from worker.limits.cgroups import Groups
 from worker.limits.confinement import Pinned
 from worker.pacing.loads import Loads

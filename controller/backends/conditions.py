@@ -9,7 +9,7 @@ True at zero.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -27,8 +27,8 @@ MANY_RESTARTS = 2
 
 _IMAGE = frozenset(("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"))
 _CONFIG = frozenset(("CreateContainerConfigError", "CreateContainerError", "RunContainerError"))
-_ADDING_A_NODE = "TriggeredScaleUp"  # the cluster autoscaler's event
-_NO_NODE_TO_ADD = "NotTriggerScaleUp"
+_ADDING_A_NODE = frozenset(("TriggeredScaleUp", "Nominated"))  # events of the cluster autoscaler; of Karpenter
+_NO_NODE_TO_ADD = "NotTriggerScaleUp"  # of the cluster autoscaler
 _TOLD = 400  # characters of a cluster's message
 
 
@@ -55,7 +55,7 @@ def read(place: str, found: Objects, wanted_at: datetime, *, kind: str, others: 
         seen = Seen(message, FailureReason.PLACE_MISSING)
     else:
         seen = _no_pod(found, events, wanted_at, leaving)
-    return Seen(seen.message[:_TOLD], seen.reason, seen.waits_for_room, leaving)
+    return replace(seen, message=seen.message[:_TOLD], leaving=leaving)
 
 
 # --- without a pod ---------------------------------------------------------------------------------------------------
@@ -124,12 +124,17 @@ def _pod(pod: Object, events: Sequence[Object], others: Sequence[str]) -> Seen:
 
 
 def _unschedulable(message: str, events: Sequence[Object], others: Sequence[str]) -> Seen:
-    last = next((e for e in reversed(events) if e.get("reason") in (_ADDING_A_NODE, _NO_NODE_TO_ADD)), None)
-    if last is not None and last["reason"] == _ADDING_A_NODE:
+    """Whoever adds nodes on demand has the first word: it waits with it, or there is no more to wait for."""
+    told = [e for e in events if e.get("reason") == _NO_NODE_TO_ADD or e.get("reason") in _ADDING_A_NODE]
+    last = max(reversed(told), key=_at, default=None)  # the later one in the list, of two in one second
+    if last is not None and last["reason"] in _ADDING_A_NODE:
         return Seen(f"a node is being added for its pod: {message}")
     if others and "insufficient" in message.lower():
         return Seen(f"waits for room on a node, which {', '.join(others)} may free: {message}", waits_for_room=True)
-    return Seen(f"no node takes its pod: {message}", FailureReason.UNSCHEDULABLE)
+    if last is None:
+        return Seen(f"no node takes its pod: {message}", FailureReason.UNSCHEDULABLE)
+    refused = f"no node takes its pod, and none is added for it ({_message(last)}): {message}"
+    return Seen(refused, FailureReason.UNSCHEDULABLE, certain=True)
 
 
 def _trouble(status: Object) -> Seen | None:

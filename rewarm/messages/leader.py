@@ -28,6 +28,7 @@ class Want(Message, frozen=True, kw_only=True):
     attempt: int = 1
     deaths: int = 0  # workers in a row that died while they loaded the model
     not_before_ms: int = 0  # backoff of a retry
+    wanted_ms: int = 0  # when this attempt was decided, in Redis time: what its pod takes to come counts from then
     # For STOPPED and ASLEEP: only if the gate's last activity still is this value: a request that came in between makes
     # it void.
     if_last_activity_ms: int | None = None

@@ -8,7 +8,8 @@ from rewarm.states import Tier
 
 
 class Wake(Message, frozen=True, kw_only=True):
-    """The receipt of one wake: what it was made of, from the agent's decision to the first verified answer.
+    """The receipt of one wake: what it was made of, from the agent's decision to the first verified answer. In a new
+    pod from the leader's decision: the pod's coming is the first phase, ``pod_pending``.
 
     ``replica`` and ``ready_at_ms`` together name it: a replica that sleeps wakes more than once.
     """
@@ -27,7 +28,7 @@ class Wake(Message, frozen=True, kw_only=True):
     gb_per_s: float | None = None  # 10⁹ bytes, while they were read; None where nothing was counted
     timings: tuple[PhaseTiming, ...] = ()
     # How far the ETA told half-way was off, as a share of what was really left: 0.1 told a tenth too much, -0.1 too
-    # little. None where nothing was told.
+    # little. None where nothing was told. Of what the agent did: the coming of a pod does not count.
     eta_error: float | None = None
     trace: str = ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from controller.events import Configured, Elected, Operator
 from controller.places import needed, with_places
 from controller.state import Memory
 from rewarm.messages import Progress, ReplicaReport
+from rewarm.pending import Usual
 from rewarm.states import FailureReason, ReplicaState
 from tests.controller.fleetview import World, entry, kinds
 
@@ -63,6 +65,42 @@ def test_until_the_pod_comes_the_leader_tells_how_far_it_is() -> None:
             model="m", replica=report.replica, phase=ReplicaState.POD_PENDING, message=message
         )
     assert len(world.wanted()) == 1, "and nothing is started twice"
+
+
+def test_what_earlier_pods_took_says_how_long_this_one_will() -> None:
+    world = cluster()
+    world.places["model-m-0"] = replace(world.places["model-m-0"], usual=Usual(pod_s=30.0, load_s=10.0))
+    world.ask()
+    world.step()
+    began_ms = world.now_ms
+    told = []
+    for waited_s, at_s, fraction, eta_s in ((0, 0, 0.0, 40.0), (15.2, 15, 0.375, 25.0), (40, 39, 0.7125, 11.8)):
+        world.now_ms = began_ms + round(waited_s * 1000)
+        world.step()
+        progress = pending(world).progress
+        assert progress is not None
+        assert (progress.fraction, progress.eta_s) == (fraction, eta_s)
+        assert progress.at_ms == began_ms + at_s * 1000, "it is counted down from then"
+        told.append(progress)
+    world.now_ms += 400
+    world.step()
+    assert pending(world).progress == told[-1], "and not told again before there is something new"
+
+
+def test_of_a_retry_only_the_attempt_itself_counts() -> None:
+    world = cluster(load_attempts=2, retry_backoff_s=20)
+    world.places["model-m-0"] = replace(world.places["model-m-0"], usual=Usual(pod_s=30.0, load_s=10.0))
+    world.ask()
+    world.step()
+    world.see("model-m-0", message="slow", unchanged_s=600)
+    world.step()
+    (again,) = world.wanted()
+    world.see("model-m-0")
+    world.now_ms = world.want_of(again).not_before_ms
+    world.step()
+    progress = pending(world).progress
+    assert progress is not None
+    assert (progress.attempt, progress.eta_s) == (2, 40.0)
 
 
 def test_the_pod_takes_what_is_wanted_and_keeps_it() -> None:
@@ -136,6 +174,20 @@ def test_a_pod_without_a_node_has_a_moment_for_one_to_turn_up() -> None:
     progress = pending(world).progress
     assert progress is not None
     assert (progress.message, world.failed) == ("no node takes its pod", [])
+
+
+def test_where_the_autoscaler_has_said_no_nobody_waits_for_a_node() -> None:
+    world = cluster()
+    world.places["model-m-0"] = replace(world.places["model-m-0"], unschedulable_s=60.0)
+    world.ask()
+    world.step()
+    world.see("model-m-0", message="no node", reason=FailureReason.UNSCHEDULABLE, unchanged_s=10)
+    world.step()
+    assert world.failed == []
+    world.see("model-m-0", message="none is added", reason=FailureReason.UNSCHEDULABLE, certain=True, unchanged_s=0)
+    world.step()
+    (failed,) = world.failed
+    assert "none is added" in failed.message
 
 
 def test_after_the_failure_is_forgotten_the_next_request_tries_again() -> None:

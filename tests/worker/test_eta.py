@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rewarm.pending import typical_s
 from rewarm.states import LOAD_PHASES, ReplicaState, Tier
 from worker.eta import (
     BYTES,
@@ -22,7 +23,6 @@ from worker.eta import (
     reading_pace,
     step_name,
     step_of,
-    typical_s,
     usual_steps,
 )
 from worker.progress import LoadProgress

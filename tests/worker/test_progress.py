@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rewarm.pending import Usual, outlook
 from rewarm.states import LOAD_PHASES, ReplicaState
 from worker.progress import LoadProgress
 
@@ -152,3 +153,49 @@ def test_whatever_is_reported_the_fraction_never_goes_back(moves: list[tuple[tup
         assert event.eta_s >= 0
         assert event.seq > seq
         last, seq = event.fraction, event.seq
+
+
+# --- in a pod --------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_pod_took_is_the_first_phase_of_its_load() -> None:
+    progress = load()
+    progress.started_at = 100.0
+    progress.pod_came(30.0, None)
+    assert progress.eta_s(100.0) == 20.0, "of the load: the pod is there"
+    assert progress.snapshot(100.0).fraction == pytest.approx(0.6), "of pod and load"
+    progress.enter(S.STARTING, 101.0)
+    progress.enter(S.RESTORING, 111.0)
+    progress.end(120.0)
+    assert [(t.phase, t.started_s, t.duration_s) for t in progress.timings] == [
+        (S.POD_PENDING, 0.0, 30.0),
+        (S.STARTING, 31.0, 10.0),
+        (S.RESTORING, 41.0, 9.0),
+    ]
+    assert progress.again(200.0).timings == [], "the next wake finds its pod"
+
+
+def test_before_anything_is_known_of_the_load_the_pod_is_not_all_of_it() -> None:
+    progress = LoadProgress("m", "m-1", 1, {}, started_at=100.0)
+    progress.pod_came(30.0, None)
+    assert progress.snapshot(100.0).fraction == 0.0
+
+
+@given(st.floats(0.1, 3000), st.floats(0, 3000), st.floats(0, 9000))
+def test_the_worker_goes_on_where_the_leader_was(pod_s: float, load_s: float, waited_s: float) -> None:
+    usual = Usual(pod_s, load_s)
+    progress = load()
+    progress.pod_came(waited_s, usual)
+    fractions = [progress.snapshot(0.0).fraction]
+    progress.enter(S.STARTING, 1.0)
+    fractions.append(progress.snapshot(1.0).fraction)
+    assert outlook(usual, waited_s).fraction <= fractions[0] <= fractions[1] < 1.0
+
+
+def test_how_slow_the_pod_was_says_nothing_of_the_load() -> None:
+    quick, slow = load(), load()
+    quick.pod_came(1.0, None)
+    slow.pod_came(600.0, None)
+    for progress in (quick, slow):
+        progress.enter(S.STARTING, 0.0)
+    assert quick.eta_s(5.0) == slow.eta_s(5.0)

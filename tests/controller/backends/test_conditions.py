@@ -45,6 +45,14 @@ ON_ITS_WAY = {
         {"pods": [unschedulable()], "events": [event("TriggeredScaleUp", "pod triggered scale-up")]},
         "a node is being added",
     ),
+    "a node is added by Karpenter": (
+        {"pods": [unschedulable()], "events": [event("Nominated", "Pod should schedule on: nodeclaim/gpu-x")]},
+        "a node is being added",
+    ),
+    "a node is added after all": (
+        {"pods": [unschedulable()], "events": [event("TriggeredScaleUp", at_s=9), event("NotTriggerScaleUp", at_s=2)]},
+        "a node is being added",
+    ),
     "the container is made": ({"pods": [pod(CREATING)]}, "its container is being made"),
     "the image comes": (
         {"pods": [pod(CREATING)], "events": [event("Pulling", 'Pulling image "worker:1"')]},
@@ -166,6 +174,16 @@ def test_room_that_other_places_hold_may_come() -> None:
     got = seen(pods=[unschedulable()], others=["model-b-0"])
     assert (got.reason, got.waits_for_room) == (None, True)
     assert "model-b-0 may free" in got.message
+
+
+def test_only_the_autoscalers_word_makes_an_end_certain() -> None:
+    said = event("NotTriggerScaleUp", "pod didn't trigger scale-up: 1 max node group size reached")
+    refused = seen(pods=[unschedulable()], events=[said])
+    assert (refused.reason, refused.certain) == (Why.UNSCHEDULABLE, True)
+    assert "max node group size reached" in refused.message
+    assert not seen(pods=[unschedulable()]).certain, "it may not have looked yet"
+    waits = seen(pods=[unschedulable()], events=[said], others=["model-a-0"])
+    assert (waits.waits_for_room, waits.reason) == (True, None), "no node is added, and one may come free"
 
 
 def test_other_places_cannot_free_what_is_no_room() -> None:
