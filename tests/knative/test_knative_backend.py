@@ -77,6 +77,39 @@ async def test_a_request_wakes_a_pod_and_is_told_every_step_to_its_answer(tmp_pa
         assert not any("/v1/" in asked for asked in cluster.seen), "no request of a user goes through the activator"
 
 
+async def test_what_a_pod_took_is_in_the_receipt_and_told_of_the_next_one(tmp_path: Path) -> None:
+    async with knative(tmp_path, {"chat": fake()}, sections=TALKATIVE) as (cloud, cluster):
+        gateway = await cloud.start_cluster_gateway("knative")
+        plan = cluster.revisions[PLACE].plan
+        plan.hold_at = "pull"
+        began = time.monotonic()
+        first = asyncio.create_task(post(gateway.url, chat("chat", "hello")))
+        await until(lambda: cluster.revisions[PLACE].pods, "a pod is made", 60)
+        held_s = 2.0
+        await until(lambda: time.monotonic() - began > held_s, "its image takes a while")
+        plan.hold_at = ""
+        status, _, headers = await first
+        took = timings(headers["server-timing"])
+        assert status == 200
+        assert held_s <= took["pod_pending"] / 1000 <= took["wake"] / 1000 <= took["queue"] / 1000 + 0.1
+        assert list(took)[:3] == ["queue", "wake", "pod_pending"], "the first phase of the wake"
+
+        await command(gateway, "sleep", "chat")
+        await at_zero(cluster)
+        lines: list[Event] = []
+        await asking(gateway, lines)
+        told = [line for line in comments(lines).splitlines() if "phase=pod_pending" in line]
+        assert any("eta_s=" in line for line in told), told
+        shares = [float(line.split()[2].rstrip("%")) for line in comments(lines).splitlines() if "loading" in line]
+        assert shares == sorted(shares), "and goes on where the pod's worker takes over"
+
+
+def timings(header: str) -> dict[str, float]:
+    """``Server-Timing`` as milliseconds by name."""
+    parts = (part.strip().split(";dur=") for part in header.split(","))
+    return {name: float(value.split(";")[0]) for name, value in (part for part in parts if len(part) == 2)}
+
+
 async def test_what_keeps_a_pod_from_coming_is_told_within_three_seconds(tmp_path: Path) -> None:
     plans: dict[str, dict[str, Any]] = {
         "taint": {"unschedulable": "0/3 nodes are available: 3 node(s) had untolerated taint {gpu: yes}."},
@@ -166,6 +199,39 @@ async def test_streams_outlive_a_scale_down_and_the_deletion_of_their_pod(tmp_pa
         assert answered(lines), lines[-3:]
         assert answered(await another), "a request that came meanwhile is served, by the next pod if need be"
         await at_zero(cluster)
+
+
+@pytest.mark.slow
+async def test_streams_of_a_real_minute_outlive_all_three_ends_of_their_pods(tmp_path: Path) -> None:
+    """Knative's own times: SIGTERM 30 s late, a window of 15 s. One pod is deleted, one scaled down by Knative, of one
+    the leader wants the end."""
+    real = Timings(timeout=120, response_start=120)
+    models = {end: fake(idle_after="1s") for end in ("deleted", "scaled", "unwanted")}
+    async with knative(tmp_path, models, timings=real) as (cloud, cluster):
+        gateway = await cloud.start_cluster_gateway("knative")
+        lines: dict[str, list[Event]] = {model: [] for model in models}
+        running = [asyncio.create_task(asking(gateway, lines[m], m, **long_stream(60))) for m in models]
+        for model in models:
+            await until(lambda model=model: any(e.content for e in lines[model]), f"{model}: the stream runs", 60)
+        pods = {model: cluster.revisions[f"model-{model}-0"].pods[0] for model in models}
+        cluster.delete_pod("model-deleted-0")
+        cluster.cut_off("model-scaled-0")
+        await command(gateway, "drain", "unwanted")
+        for model in ("deleted", "scaled"):
+            pod = pods[model]
+            await until(lambda pod=pod: pod.terminated_at is not None, f"{model}: SIGTERM", 60)
+            assert pod.terminated_at is not None and pod.deleted_at is not None
+            assert pod.terminated_at - pod.deleted_at >= 30
+        assert not any(task.done() for task in running), "and the streams run on"
+        await asyncio.gather(*running)
+        for model, told in lines.items():
+            assert answered(told), (model, told[-3:])
+            contents = [event for event in told if event.content]
+            assert contents[-1].at - contents[0].at >= 55, model
+        for model in ("deleted", "scaled"):
+            await until(pods[model].gone.is_set, f"{model}: its pod ends by itself")
+            process = pods[model].process
+            assert process is not None and process.returncode == 0
 
 
 @pytest.mark.timeout(120 + 30 * LANES * CYCLES)

@@ -36,6 +36,8 @@ class Revision:
     busy_at: float = 0.0
     slots: asyncio.Semaphore | None = None
     told: str = ""  # what its conditions say
+    cut_off: bool = False  # no request reaches it
+    requests: set[asyncio.Task[object]] = field(default_factory=set)  # at the activator
 
     @property
     def name(self) -> str:
@@ -77,6 +79,13 @@ class Knative:
         pod.delete()
         return pod
 
+    def cut_off(self, place: str) -> None:
+        """The way there is gone, and with it every request that is under way: its ingress restarts, or a policy came.
+        Knative sees nobody ask any more, and scales down."""
+        self.revisions[place].cut_off = True
+        for request in self.revisions[place].requests:
+            request.cancel()
+
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[Knative]:
         app = web.Application(client_max_size=2**26)
@@ -106,8 +115,13 @@ class Knative:
         revision = self.revisions.get(request.host.split(".")[0])
         if revision is None:
             return web.Response(status=404)
+        if revision.cut_off:
+            return web.Response(status=502)
+        task = asyncio.current_task()
+        assert task is not None
         arrived = asyncio.get_running_loop().time()
         revision.in_flight += 1
+        revision.requests.add(task)
         try:
             # Not one byte while it scales from zero, whatever goes wrong there.
             try:
@@ -118,6 +132,7 @@ class Knative:
             return await self._queue_proxy(request, revision, pod, arrived)
         finally:
             revision.in_flight -= 1
+            revision.requests.discard(task)
             revision.busy_at = asyncio.get_running_loop().time()
 
     async def _ready_pod(self, revision: Revision) -> Pod:
