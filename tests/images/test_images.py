@@ -6,7 +6,11 @@ import hashlib
 import json
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,15 +23,29 @@ BUILT = [f"rewarm-{name}:test" for name in os.environ.get("REWARM_TEST_IMAGES", 
 MOST_GATEWAY_BYTES = 150_000_000
 KEY = "a-key-of-the-test"
 
-CONFIG = """
-models:
-  chat:
+QUESTION = {"messages": [{"role": "user", "content": "What is the capital of France? Answer in one sentence."}]}
+
+FAKE = """
     engine: command
-    cmd: python3 /opt/engine/fake_engine.py --port ${{PORT}}
+    cmd: python3 /opt/engine/fake_engine.py --port ${PORT}
     memory: 64MiB
     slots: 2
-worker: {{memory: 256MiB, shutdown_deadline: 10s}}
-gateway: {{shutdown_deadline: 10s, listen: 127.0.0.1:{port}}}
+"""
+TORCH = """
+    engine: torch
+    source: /srv/models/smollm2
+    context_length: 1024
+    dtype: float32
+    slots: 2
+"""
+CONFIG = """
+models:
+  chat:{engine}
+worker: {{memory: 3GiB, shutdown_deadline: 10s}}
+gateway:
+  listen: 127.0.0.1:{port}
+  shutdown_deadline: 10s
+  holding: {{stream_status_after: 0s, comment_every: 0.5s}}
 keys: [{{name: test, sha256: "{digest}"}}]
 """
 
@@ -66,30 +84,63 @@ def test_everything_that_is_needed_is_in_it(image: str) -> None:
     docker("run", "--rm", "--network=none", *AS_IN_THE_CLUSTER, *python, image, "-P", "-c", code)
 
 
-def test_a_fleet_of_containers_answers_a_request_and_ends_in_order(tmp_path: Path) -> None:
+@dataclass
+class Fleet:
+    """A gateway and the worker of one place, each in its container."""
+
+    url: str
+    gateway: str
+    worker: str
+    place_url: str
+
+    def ask(self, **fields: Any) -> tuple[int, str]:
+        return call(f"{self.url}/v1/chat/completions", {"model": "chat", **QUESTION, **fields}, key=KEY, timeout_s=240)
+
+
+@contextmanager
+def fleet(folder: Path, engine: str, *volumes: str) -> Iterator[Fleet]:
     redis_port, port, place_port = free_port(), free_port(), free_port()
     digest = hashlib.sha256(KEY.encode()).hexdigest()
-    tmp_path.chmod(0o755)
-    (tmp_path / "config.yaml").write_text(CONFIG.format(port=port, digest=digest))
-    fleet = (
+    folder.chmod(0o755)
+    (folder / "config.yaml").write_text(CONFIG.format(engine=engine.rstrip(), port=port, digest=digest))
+    both = (
         *AS_IN_THE_CLUSTER,
         f"--env={names.ENV_REDIS_URL}=redis://127.0.0.1:{redis_port}/0",
         "--env=REWARM_FLEET_SECRET=a-secret-of-the-test",
-        f"--volume={tmp_path}:/srv/rewarm:ro",
+        f"--volume={folder}:/srv/rewarm:ro",
     )
     pod = (f"--env={names.ENV_PLACE}=model-chat-0", f"--env={names.ENV_ADDRESS}=127.0.0.1", f"--env=PORT={place_port}")
-    engine = f"--volume={ROOT / 'tests' / 'programs'}:/opt/engine:ro"
+    mounts = tuple(f"--volume={volume}:ro" for volume in volumes)
     url = f"http://127.0.0.1:{port}"
     with (
         running("rewarm-test-redis:local", "--port", str(redis_port), options=("--tmpfs=/data",)),
-        running(GATEWAY, options=fleet) as gateway,
-        running(WORKER, options=(*fleet, *pod, engine)) as worker,
+        running(GATEWAY, options=both) as gateway,
+        running(WORKER, options=(*both, *pod, *mounts)) as worker,
     ):
         until(lambda: call(f"{url}/ready")[0] == 200, 60, "the gateway is ready")
-        body = {"model": "chat", "messages": [{"role": "user", "content": "What is the capital of France?"}]}
-        status, text = call(f"{url}/v1/chat/completions", body, key=KEY)
+        yield Fleet(url, gateway, worker, f"http://127.0.0.1:{place_port}")
+
+
+def test_a_fleet_of_containers_answers_a_request_and_ends_in_order(tmp_path: Path) -> None:
+    with fleet(tmp_path, FAKE, f"{ROOT / 'tests' / 'programs'}:/opt/engine") as containers:
+        status, text = containers.ask()
         assert status == 200, text
         assert "Paris" in json.loads(text)["choices"][0]["message"]["content"]
-        assert call(f"http://127.0.0.1:{place_port}{names.READY_PATH}")[0] == 200
-        assert stop(worker, 30) == 0
-        assert stop(gateway, 30) == 0
+        assert call(f"{containers.place_url}{names.READY_PATH}")[0] == 200
+        assert stop(containers.worker, 30) == 0
+        assert stop(containers.gateway, 30) == 0
+
+
+def test_the_engine_in_the_workers_image_answers(tmp_path: Path) -> None:
+    """The real one, with real weights: what a client sees of its cold start, and the next answer at once."""
+    with fleet(tmp_path, TORCH, f"{ROOT / 'models' / 'smollm2'}:/srv/models/smollm2") as containers:
+        status, text = containers.ask(stream=True, temperature=0, max_tokens=24)
+        lines = text.splitlines()
+        assert (status, lines[-2]) == (200, "data: [DONE]"), text
+        assert any("phase=restoring" in line for line in lines if line.startswith(":")), text
+        chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+        streamed = "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks if c["choices"])
+        assert "Paris" in streamed
+        status, text = containers.ask(temperature=0, max_tokens=24)
+        assert (status, json.loads(text)["choices"][0]["message"]["content"]) == (200, streamed)
+        assert stop(containers.worker, 30) == 0
