@@ -153,13 +153,13 @@ class View:
         """The load that is furthest, if any; its ETA is counted down since it was told. Before a load has begun: why
         not, in the leader's words, where it waits for something."""
         progress = self._loading.get(model)
+        if progress is not None and progress.eta_s is not None and progress.at_ms:
+            age_s = max(0, self.now_ms() - progress.at_ms) / 1000
+            progress = msgspec.structs.replace(progress, eta_s=round(max(0.0, progress.eta_s - age_s), 2))
         explanation = self.fleet.explanations.get(model)
         if explanation is not None and (progress is None or progress.phase in NOT_BEGUN):
             return msgspec.structs.replace(progress or Progress(model=model), message=explanation.text)
-        if progress is None or progress.eta_s is None or not progress.at_ms:
-            return progress
-        age_s = max(0, self.now_ms() - progress.at_ms) / 1000
-        return msgspec.structs.replace(progress, eta_s=round(max(0.0, progress.eta_s - age_s), 2))
+        return progress
 
     def report(self, replica: str) -> ReplicaReport | None:
         return self.located(replica)[1]
