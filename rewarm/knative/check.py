@@ -35,8 +35,8 @@ def check(manifests: Sequence[Manifest], operator: Operator, config: Config | No
         of = next((m for m in manifests if _is_config_map(m)), None)
         file, name = (of.file, of.title) if of else ("", "configuration")
         found += [Finding.of(problem, file=file, name=name) for problem in config_problems(config)]
-        for manifest, problem in fleet_problems(manifests, config):
-            where = (file, name) if manifest is None else (manifest.file, manifest.title)
+        for about, problem in fleet_problems(manifests, config):
+            where = (file, name) if about is None else (about.file, about.title)
             found.append(Finding.of(problem, file=where[0], name=where[1]))
     return worst_first(found)
 
