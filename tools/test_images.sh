@@ -5,7 +5,8 @@
 #
 # The worker's image has the engine `torch`, and SmolLM2 answers from it. Nothing is pulled: the base is made of Debian's
 # packages (tools/python-image), libraries come as wheels, which pip fetches here and not in the build. Images are gone when
-# the engine of tools/docker_engine.sh ends. TORCH_INDEX is where the CPU build of torch comes from, unless pip knows.
+# the engine of tools/docker_engine.sh ends; until then it all takes 3.5 GiB of disk at most. TORCH_INDEX is where the CPU
+# build of torch comes from, unless pip knows.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

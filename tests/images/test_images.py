@@ -137,8 +137,11 @@ def test_the_engine_in_the_workers_image_answers(tmp_path: Path) -> None:
         status, text = containers.ask(stream=True, temperature=0, max_tokens=24)
         lines = text.splitlines()
         assert (status, lines[-2]) == (200, "data: [DONE]"), text
-        assert any("phase=restoring" in line for line in lines if line.startswith(":")), text
+        assert any(line.startswith(": loading") for line in lines), text
         chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+        (told,) = [c["rewarm"] for c in chunks if "rewarm" in c]
+        weights = (ROOT / "models" / "smollm2" / "model.safetensors").stat().st_size
+        assert {one["phase"]: one["bytes"] for one in told["phases"]}["restoring"] == weights
         streamed = "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks if c["choices"])
         assert "Paris" in streamed
         status, text = containers.ask(temperature=0, max_tokens=24)
