@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 HERE = Path(__file__).resolve().parent
 ENVIRONMENTS = HERE.parents[1] / ".venv-clients"
 SETUP = "run tests/clients/setup.sh"
@@ -49,12 +51,21 @@ CLIENTS = (
 )
 
 
-async def run(client: Client, url: str, model: str, within_s: float = 110.0) -> dict[str, Any]:
-    """The script's JSON: ``package``, ``version``, and for each of its ``modes`` text, role, error, seconds."""
+def asking(client: Client) -> Client:
+    """Skip the test where it is not installed."""
+    if not client.installed:
+        pytest.skip(f"{client.name} is not installed: {SETUP}")
+    return client
+
+
+async def run(client: Client, url: str, model: str, within_s: float = 110.0, *, lines: int = 0) -> dict[str, Any]:
+    """The script's JSON: ``package``, ``version``, and for each of its ``modes`` text, role, error, seconds. ``lines``:
+    how long a batch is, for scripts that have one."""
     process = await asyncio.create_subprocess_exec(
         *client.command,
         f"{url}/v1",
         model,
+        *([str(lines)] if lines else []),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -8,7 +8,6 @@ with progress are the default.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from tests.clients.suite import CLIENTS, SETUP, Client, run
+from tests.clients.suite import CLIENTS, Client, asking, run
 from tests.e2e.stack import Process, Stack, fake
 
 pytestmark = [pytest.mark.clients, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(180)]
@@ -82,12 +81,6 @@ def check(result: dict[str, Any], text: str | None, at_least_s: float) -> None:
         assert mode["seconds"] >= at_least_s, f"{name} did not meet a cold model: {mode}"
 
 
-def asking(client: Client) -> Client:
-    if not client.installed:
-        pytest.skip(f"{client.name} is not installed: {SETUP}")
-    return client
-
-
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
 async def test_a_client_gets_its_answer_from_a_cold_model(cold: Cold, client: Client) -> None:
@@ -116,20 +109,3 @@ def shows_progress(cold: Cold, result: dict[str, Any]) -> None:
         assert plain["first_s"] < 3.0
     else:
         assert stream["noops"] >= 3
-
-
-@pytest.mark.vllm
-@pytest.mark.asyncio
-@pytest.mark.timeout(400)
-async def test_clients_get_their_answers_from_a_real_vllm(tmp_path: Path, smollm2: Path) -> None:
-    """One client at a time would be one load each; here the first ones meet it cold, together."""
-    chosen = ("openai-python", "openai-python-1", "openai-node", "ai-sdk", "langchain-python", "parsers", "curl")
-    clients = [asking(client) for client in CLIENTS if client.name in chosen]
-    model = {"engine": "vllm", "source": str(smollm2), "context_length": 1024, "slots": 4, "idle_after": "1h"}
-    async with Stack(tmp_path, {"smollm2": model}) as stack:
-        serve = await stack.start_serve()
-        results = await asyncio.gather(*(run(client, serve.url, "smollm2", within_s=300) for client in clients))
-        for result in results:
-            check(result, None, 0.0)
-        waited = [mode["seconds"] for result in results for mode in result["modes"].values()]
-        assert max(waited) > 3.0, "they met a cold model"

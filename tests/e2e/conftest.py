@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.e2e.stack import Stack
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A stack of several tests does not end with the one that fails: its logs are told there."""
+    report = yield
+    if report.failed:
+        for name, value in getattr(item, "funcargs", {}).items():
+            if isinstance(value, Stack):
+                report.sections.append((f"logs of {name}", value.logs()))
+    return report
 
 
 class EngineLog:

@@ -20,7 +20,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -121,7 +121,7 @@ class Stack:
     keys: list[dict[str, Any]] = field(default_factory=list)
     jobs: dict[str, Any] = field(default_factory=dict)
     tracing: dict[str, Any] = field(default_factory=dict)
-    pool: dict[str, Any] = field(default_factory=dict)
+    pool: Mapping[str, Any] = field(default_factory=dict)
     sections: dict[str, Any] = field(default_factory=dict)  # others of the configuration
     redis_url: str | None = None
     fleet: str = "test"
@@ -138,8 +138,11 @@ class Stack:
                 await process.popen.wait()
         await until(lambda: not self.leftovers(), "no process of the fleet is left", 20)
         if exc[0] is not None:
-            for process in self.processes:
-                sys.stderr.write(f"--- {process.name} ({process.popen.returncode})\n{process.text()[-6000:]}\n")
+            sys.stderr.write(self.logs())
+
+    def logs(self) -> str:
+        """The ends of all."""
+        return "".join(f"--- {p.name} ({p.popen.returncode})\n{p.text()[-6000:]}\n" for p in self.processes)
 
     def config(self, name: str, **changes: Any) -> Path:
         """Write a configuration file; ``changes`` overlay the top-level sections."""
@@ -152,7 +155,7 @@ class Stack:
             "keys": self.keys,
             "jobs": self.jobs,
             "tracing": self.tracing,
-            "pool": self.pool,
+            "pool": dict(self.pool),
             **self.sections,
         }
         if self.redis_url:
@@ -246,16 +249,24 @@ class Stack:
 
         await until(ready, f"{process.name} is ready", within_s)
 
+    def _operator(self, gateway: Process) -> aiohttp.ClientSession:
+        state = Paths.at(self.folder / f"state-{gateway.name}")
+        return aiohttp.ClientSession(headers={TOKEN_HEADER: token_path(state).read_text().strip()})
+
     async def status(self, gateway: Process) -> dict[str, Any]:
         """What ``rewarm ps`` shows."""
-        state = Paths.at(self.folder / f"state-{gateway.name}")
-        headers = {TOKEN_HEADER: token_path(state).read_text().strip()}
-        async with (
-            aiohttp.ClientSession(headers=headers) as http,
-            http.get(f"{gateway.url}/rewarm/v1/status") as answer,
-        ):
+        async with self._operator(gateway) as http, http.get(f"{gateway.url}/rewarm/v1/status") as answer:
             out: dict[str, Any] = await answer.json()
             return out
+
+    async def command(self, gateway: Process, kind: str, target: str) -> None:
+        """``rewarm wake``, ``sleep`` or ``drain``: asked for, not waited for."""
+        order = {"kind": kind, "target": target}
+        async with (
+            self._operator(gateway) as http,
+            http.post(f"{gateway.url}/rewarm/v1/commands", json=order) as answer,
+        ):
+            assert answer.status in (200, 202), await answer.text()
 
     async def replicas(self, gateway: Process, model: str) -> list[dict[str, Any]]:
         status = await self.status(gateway)

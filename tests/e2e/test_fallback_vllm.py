@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.real import NO_POOL, torch_model, vllm
 from tests.e2e.stack import Stack, chat, post, stream, text_of
-from tests.e2e.test_real_vllm import vllm
 
 TENSOR = b'"model.layers.3.mlp.up_proj.weight"'
 
@@ -30,10 +30,10 @@ def damaged(source: Path, folder: Path) -> Path:
 @pytest.mark.asyncio
 async def test_a_damaged_model_on_vllm_is_answered_for_by_torch(tmp_path: Path, smollm2: Path) -> None:
     models = {
-        "big": vllm(damaged(smollm2, tmp_path / "damaged"), snapshot="off", load_attempts=1, fallback=["small"]),
-        "small": {"engine": "torch", "source": str(smollm2), "context_length": 512, "dtype": "float32"},
+        "big": vllm(damaged(smollm2, tmp_path / "damaged"), load_attempts=1, fallback=["small"]),
+        "small": torch_model(smollm2, context_length=512, dtype="float32"),
     }
-    async with Stack(tmp_path / "stack", models, pool={"enabled": "off"}) as stack:
+    async with Stack(tmp_path / "stack", models, pool=NO_POOL) as stack:
         serve = await stack.start_serve()
         seen = [event async for event in stream(serve.url, chat("big", temperature=0, max_tokens=24))]
         assert ": fallback from=big to=small reason=model_load_failed" in [event.line for event in seen]

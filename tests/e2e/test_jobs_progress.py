@@ -83,18 +83,6 @@ async def test_a_job_polled_through_a_cold_load(tmp_path: Path) -> None:
     assert len({one["tokens"] for one in seen}) >= 4, "tokens are counted while it runs"
 
 
-@pytest.mark.vllm
-@pytest.mark.timeout(300)
-@pytest.mark.asyncio
-async def test_a_job_polled_through_a_cold_load_of_vllm(tmp_path: Path, smollm2: Path) -> None:
-    model = {"engine": "vllm", "source": str(smollm2), "context_length": 1024, "dtype": "float32", "slots": 2}
-    async with Stack(tmp_path, models={"smollm2": model}) as stack:
-        serve = await stack.start_serve()
-        seen, result = await polled(serve.url, chat("smollm2", temperature=0, max_tokens=24), 240)
-    check_progress(seen)
-    assert "Paris" in text_of(result)
-
-
 async def some_lines(url: str, path: str, last: str | None, count: int) -> AsyncIterator[tuple[str | None, str]]:
     """(id, event or data) of the next events; the connection is cut after ``count`` pieces of output."""
     sent = {"Last-Event-ID": last} if last else {}

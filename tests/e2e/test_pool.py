@@ -7,29 +7,16 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from rewarm.paths import Paths
 from tests.e2e.pools import filled, replica
+from tests.e2e.real import vllm
 from tests.e2e.stack import Stack, chat, lives, post, stream, text_of, until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.redis, pytest.mark.timeout(400), pytest.mark.asyncio]
-
-
-def vllm(source: Path, **fields: Any) -> dict[str, Any]:
-    return {
-        "engine": "vllm",
-        "source": str(source),
-        "context_length": 512,
-        "dtype": "float32",
-        "slots": 2,
-        "idle_after": "1h",
-        "snapshot": "off",
-        **fields,
-    }
 
 
 def words(process: psutil.Process) -> list[str]:
@@ -40,7 +27,8 @@ def words(process: psutil.Process) -> list[str]:
 
 
 async def test_a_wake_from_the_pool_a_killed_zygote_and_a_killed_agent(tmp_path: Path, smollm2: Path) -> None:
-    models = {"smollm2": vllm(smollm2), "plain": vllm(smollm2, env={"OWN": "1"})}
+    small = {"context_length": 512, "slots": 2}
+    models = {"smollm2": vllm(smollm2, **small), "plain": vllm(smollm2, **small, env={"OWN": "1"})}
     async with Stack(tmp_path, models) as stack:
         serve = await stack.start_serve()
         pool = await filled(stack, serve)

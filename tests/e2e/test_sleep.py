@@ -10,13 +10,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
-from gateway import TOKEN_HEADER, token_path
 from rewarm.paths import Paths
 from snapshots import Flavour, Reference, SnapshotNotFound, Store
 from tests.e2e.pools import at_zero, filled, phases
+from tests.e2e.real import vllm
 from tests.e2e.stack import Process, Stack, chat, post, stream, text_of, until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.redis, pytest.mark.timeout(500), pytest.mark.asyncio]
@@ -24,16 +23,6 @@ pytestmark = [pytest.mark.vllm, pytest.mark.redis, pytest.mark.timeout(500), pyt
 FIGURES = os.environ.get("REWARM_SLEEP_FIGURES")  # a file for what was measured
 ROUNDS = int(os.environ.get("REWARM_SLEEP_ROUNDS", "3"))
 MIB = 2**20
-
-
-async def command(stack: Stack, serve: Process, kind: str) -> None:
-    state = Paths.at(stack.folder / f"state-{serve.name}")
-    headers = {TOKEN_HEADER: token_path(state).read_text().strip()}
-    async with (
-        aiohttp.ClientSession(headers=headers) as http,
-        http.post(f"{serve.url}/rewarm/v1/commands", json={"kind": kind, "target": "small"}) as answer,
-    ):
-        assert answer.status in (200, 202), await answer.text()
 
 
 async def in_state(stack: Stack, serve: Process, state: str) -> dict[str, Any]:
@@ -58,15 +47,7 @@ def private_bytes(stack: Stack) -> int:
 
 
 async def test_it_sleeps_and_wakes(tmp_path: Path, smollm2: Path) -> None:
-    model = {
-        "engine": "vllm",
-        "source": str(smollm2),
-        "context_length": 512,
-        "dtype": "float32",
-        "slots": 2,
-        "idle_after": "1h",
-        "sleep_after": "50m",
-    }
+    model = vllm(smollm2, context_length=512, slots=2, sleep_after="50m", snapshot="auto")
     async with Stack(tmp_path, {"small": model}) as stack:
         serve = await stack.start_serve()
         status, body, _ = await post(serve.url, chat("small", temperature=0, max_tokens=16))
@@ -85,8 +66,8 @@ async def test_it_sleeps_and_wakes(tmp_path: Path, smollm2: Path) -> None:
             except SnapshotNotFound:
                 return False
 
-        await until(made, "the snapshot is made", 120)
-        await command(stack, serve, "sleep")
+        await until(made, "the snapshot is made", 240)
+        await stack.command(serve, "sleep", "small")
 
         await at_zero(stack, serve, "small")
 
@@ -100,7 +81,7 @@ async def test_it_sleeps_and_wakes(tmp_path: Path, smollm2: Path) -> None:
         warm, woken, asleep_private = [], [], 0
         for _ in range(ROUNDS):
             warm.append(await first_token_s(serve))
-            await command(stack, serve, "sleep")
+            await stack.command(serve, "sleep", "small")
             await in_state(stack, serve, "asleep")
             asleep_private = private_bytes(stack)
             woken.append(await first_token_s(serve))
@@ -109,7 +90,7 @@ async def test_it_sleeps_and_wakes(tmp_path: Path, smollm2: Path) -> None:
         assert text_of(body) == expected
 
         # Asked while it sleeps: the answer says so, and `keep_alive` puts it to sleep again at once.
-        await command(stack, serve, "sleep")
+        await stack.command(serve, "sleep", "small")
         replica = await in_state(stack, serve, "asleep")
         status, body, headers = await post(serve.url, chat("small", temperature=0, max_tokens=16, keep_alive=0))
         assert (status, text_of(body)) == (200, expected)
@@ -121,7 +102,7 @@ async def test_it_sleeps_and_wakes(tmp_path: Path, smollm2: Path) -> None:
         assert again["ready_at_ms"] > replica["ready_at_ms"]
 
         # `rewarm wake`, and one that stays.
-        await command(stack, serve, "wake")
+        await stack.command(serve, "wake", "small")
         await in_state(stack, serve, "ready")
         status, body, _ = await post(serve.url, chat("small", temperature=0, max_tokens=4, keep_alive=-1))
         assert status == 200
@@ -135,7 +116,7 @@ async def test_it_sleeps_and_wakes(tmp_path: Path, smollm2: Path) -> None:
         # Forks of one that was built ahead: the first proves itself, the second is its copy, and opens at once.
         asked = []
         for _ in range(2):
-            await command(stack, serve, "drain")
+            await stack.command(serve, "drain", "small")
             await at_zero(stack, serve, "small")
             await filled(stack, serve)
             status, body, _ = await post(serve.url, chat("small", temperature=0, max_tokens=16))

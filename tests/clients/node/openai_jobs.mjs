@@ -1,9 +1,9 @@
-// openai-node, unchanged: responses in the background, polled and followed, and a batch of a hundred lines. See
-// ../python/openai_jobs.py.
+// openai-node, unchanged: responses in the background, polled and followed, and a batch of as many lines as the third
+// argument says. See ../python/openai_jobs.py.
 import OpenAI, { toFile } from "openai";
 import { QUESTION, main } from "./_suite.mjs";
 
-const LINES = 100;
+const LINES = Number(process.argv[4]);
 const PROMPT = "The capital of France is";
 const WAITING = ["queued", "in_progress"];
 const GOING_ON = ["validating", "in_progress", "finalizing"];
@@ -104,7 +104,7 @@ async function batch(baseURL, model) {
     input_file_id: file.id,
     endpoint: "/v1/chat/completions",
     completion_window: "24h",
-    metadata: { description: "a hundred lines" },
+    metadata: { description: "many lines" },
   });
   const counts = [];
   const ended = await done(openai, made.id, (now) => counts.push(now.request_counts.completed));

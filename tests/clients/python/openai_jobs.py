@@ -1,15 +1,17 @@
-"""openai-python, unchanged: responses in the background, polled and followed, and a batch of a hundred lines."""
+"""openai-python, unchanged: responses in the background, polled and followed, and a batch of
+as many lines as the third argument says."""
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from typing import Any
 
 import openai
 from _suite import PROMPT, QUESTION, Answer, main
 
-LINES = 100
+LINES = int(sys.argv[3])
 WAITING = ("queued", "in_progress")
 GOING_ON = ("validating", "in_progress", "finalizing")
 
@@ -105,7 +107,7 @@ def batch(base_url: str, model: str) -> Answer:
         input_file_id=file.id,
         endpoint="/v1/chat/completions",
         completion_window="24h",
-        metadata={"description": "a hundred lines"},
+        metadata={"description": "many lines"},
     )
     done = client.batches.retrieve(made.id)
     counts = []
