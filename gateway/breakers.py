@@ -9,28 +9,10 @@ from gateway.metrics import Metrics
 from rewarm import breaker
 from rewarm.breaker import CLOSED, Breaker, State
 from rewarm.errors import BreakerOpen, RewarmError
+from rewarm.fallback import BROKE
 from rewarm.remote import Paused
 
 _log = logging.getLogger("rewarm.gateway.breakers")
-
-COUNTS: frozenset[str] = frozenset(
-    (
-        "worker_died",
-        "engine_unreachable",
-        "engine_stalled",
-        "engine_bad_response",
-        "engine_failed",
-        "stream_truncated",
-        "upstream_unreachable",
-        "upstream_untrusted",
-        "upstream_refused_key",
-        "upstream_rate_limited",
-        "upstream_redirected",
-        "upstream_bad_answer",
-        "upstream_failed",
-    )
-)
-"""Codes that say something of the model. A load that failed is not among them: the leader remembers that."""
 
 _LEVELS = {State.CLOSED: 0.0, State.HALF_OPEN: 1.0, State.OPEN: 2.0}
 
@@ -97,7 +79,7 @@ class Breakers:
 
     def ended(self, model: str, code: str | None, error: RewarmError | None = None) -> None:
         """A request that was let in ended with this error; None: with nothing that says anything of the model."""
-        if code in COUNTS:
+        if code in BROKE:  # not for a load that failed: the leader remembers that one
             self.failed(model, code, error)
         elif self._breakers and model in self._breakers:
             self._breakers[model] = breaker.given_up(self._breakers[model])

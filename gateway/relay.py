@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -12,6 +11,7 @@ from gateway.calls import Call
 from gateway.headers import to_client
 from gateway.http import Answer, Response, StreamResponse
 from gateway.reply import STREAM_LINES, Reply
+from gateway.whole import Body, Watch, read_whole
 from gateway.wire import EventFramer, RoleStripper, TypedFramer
 from gateway.wire.truncation import TAIL_BYTES, cut_off, tail_of
 from rewarm.errors import EngineBadResponse, EngineFailed, RewarmError, StreamTruncated, WorkerDied
@@ -20,7 +20,7 @@ from rewarm.upstream import UpstreamDied
 _log = logging.getLogger("rewarm.gateway.relay")
 
 
-class EngineAnswer(Protocol):
+class EngineAnswer(Body, Protocol):
     """An engine's answer whose head has come; :class:`rewarm.upstream.UpstreamResponse` is one."""
 
     status: int
@@ -28,15 +28,9 @@ class EngineAnswer(Protocol):
     complete: bool  # all of the body is here
     whole: bool  # it will come in one piece
 
-    async def next(self) -> bytes | None:
-        """The next bytes of the body, b"" after a nudge, None at its end."""
-
     async def read(self, limit: int) -> bytes: ...
     def take_whole(self) -> bytes: ...
 
-
-Watch = Callable[[Call, Reply], Awaitable[None]]
-"""Called when the engine has been silent for a while; raises when that is too long."""
 
 _MAX_ERROR_BYTES = 256 * 2**10
 
@@ -94,12 +88,12 @@ async def _late(call: Call, reply: Reply, answer: EngineAnswer, watch: Watch) ->
         raise RuntimeError("not committed")
     call.first_byte_at = reply.now()
     if call.stream:
-        body = await _whole(call, reply, answer, watch)
+        body = await _error_body(call, reply, answer, watch)
         said = _error_of(answer.status, body)
         call.error = str(said["code"] or EngineBadResponse.code)
         return await reply.fail_stream(said)
     if answer.status != 200:
-        body = await _whole(call, reply, answer, watch)
+        body = await _error_body(call, reply, answer, watch)
         call.error = str(_error_of(answer.status, body)["code"] or EngineBadResponse.code)
         return reply.break_off(answer.status, {"Content-Type": "application/json"}, body, None)
     await _body(call, reply, response, answer, watch)
@@ -136,18 +130,11 @@ def _cut_off(call: Call) -> StreamTruncated:
     return StreamTruncated(f"the answer of {call.entry.model!r} was cut off by a proxy's time limit on its way")
 
 
-async def _whole(call: Call, reply: Reply, answer: EngineAnswer, watch: Watch) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while (chunk := await answer.next()) is not None:
-        if not chunk:
-            await watch(call, reply)
-            continue
-        parts.append(chunk)
-        size += len(chunk)
-        if size > _MAX_ERROR_BYTES:
-            raise EngineBadResponse(f"the engine answered {answer.status} with more than {_MAX_ERROR_BYTES} bytes")
-    return b"".join(parts)
+async def _error_body(call: Call, reply: Reply, answer: EngineAnswer, watch: Watch) -> bytes:
+    def larger() -> EngineBadResponse:
+        return EngineBadResponse(f"the engine answered {answer.status} with more than {_MAX_ERROR_BYTES} bytes")
+
+    return await read_whole(call, reply, answer, watch, _MAX_ERROR_BYTES, larger)
 
 
 def _error_of(status: int, body: bytes) -> dict[str, Any]:

@@ -18,8 +18,9 @@ from gateway.http import Answer
 from gateway.relay import relay
 from gateway.reply import Reply
 from gateway.silence import Silence
-from gateway.upstream_answer import RemoteStream, WholeAnswer, headers_of, read_whole
+from gateway.upstream_answer import RemoteStream, WholeAnswer, headers_of
 from gateway.wakeup import Wakeup
+from gateway.whole import read_whole
 from rewarm import remote
 from rewarm.errors import (
     ModelLoading,
@@ -46,6 +47,8 @@ _log = logging.getLogger("rewarm.gateway.remotes")
 
 IDLE_S = 60.0
 """How long a connection is kept: most upstreams close it after a minute or more."""
+
+_MAX_BYTES = 64 * 2**20  # of a plain answer
 
 
 class Upstream:
@@ -178,7 +181,11 @@ class Remotes:
             if not headers["content-type"].lower().startswith("text/event-stream"):
                 raise RemoteBadAnswer(f"the upstream of {model!r} sends no stream where one was asked for")
             return await relay(call, reply, RemoteStream(answer, model, typed=call.typed), watch)
-        body = await read_whole(call, reply, answer, watch)
+
+        def larger() -> RemoteFailed:
+            return RemoteFailed(f"the upstream of {model!r} answered with more than {_MAX_BYTES} bytes")
+
+        body = await read_whole(call, reply, answer, watch, _MAX_BYTES, larger)
         return await relay(call, reply, WholeAnswer(answer.status, body, model), watch)
 
     def _of(self, entry: CatalogueEntry) -> Upstream:

@@ -6,20 +6,13 @@ an error with a true status, which somebody else may still make good.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 import msgspec
 
-from gateway.calls import Call
-from gateway.reply import Reply
 from gateway.wire import EventFramer, TypedFramer
-from rewarm.errors import RemoteBadAnswer, RemoteFailed, RewarmError
+from rewarm.errors import RemoteBadAnswer, RewarmError
 from rewarm.remote import error_in_event, renamed_event
 from rewarm.splice import splice_model
 from rewarm.upstream import UpstreamResponse
-
-MAX_BYTES = 64 * 2**20
-"""Of a plain answer, which is held in memory as a whole."""
 
 
 class WholeAnswer:
@@ -99,23 +92,6 @@ def split_events(events: bytes) -> list[bytes]:
     """Whole events, each with its blank line."""
     text = events.replace(b"\r\n", b"\n") if b"\r" in events else events
     return [event + b"\n\n" for event in text.split(b"\n\n") if event]
-
-
-async def read_whole(
-    call: Call, reply: Reply, answer: UpstreamResponse, watch: Callable[[Call, Reply], Awaitable[None]]
-) -> bytes:
-    """Raise RemoteFailed for an answer that is too large, UpstreamDied for one that breaks off."""
-    parts: list[bytes] = []
-    size = 0
-    while (chunk := await answer.next()) is not None:
-        if not chunk:
-            await watch(call, reply)
-            continue
-        parts.append(chunk)
-        size += len(chunk)
-        if size > MAX_BYTES:
-            raise RemoteFailed(f"the upstream of {call.entry.model!r} answered with more than {MAX_BYTES} bytes")
-    return b"".join(parts)
 
 
 def headers_of(answer: UpstreamResponse) -> dict[str, str]:

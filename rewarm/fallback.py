@@ -11,22 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-FALLS_BACK: frozenset[str] = frozenset(
+BROKE: frozenset[str] = frozenset(
     (
-        "model_load_failed",
-        "load_timeout",
-        "model_loading",
-        "queue_full",
-        "queue_unavailable",
-        "breaker_open",
         "worker_died",
         "engine_unreachable",
         "engine_stalled",
         "engine_bad_response",
         "engine_failed",
         "stream_truncated",
-        "drain_deadline",
-        "job_attempts_exhausted",
         "upstream_unreachable",
         "upstream_untrusted",
         "upstream_refused_key",
@@ -36,6 +28,18 @@ FALLS_BACK: frozenset[str] = frozenset(
         "upstream_failed",
     )
 )
+"""Codes of errors of an engine, or of an upstream, that had the request."""
+
+FALLS_BACK: frozenset[str] = BROKE | {
+    "model_load_failed",
+    "load_timeout",
+    "model_loading",
+    "queue_full",
+    "queue_unavailable",
+    "breaker_open",
+    "drain_deadline",
+    "job_attempts_exhausted",
+}
 """Codes of errors that are the model's, or its place's. What is the request's own fault fails with every model."""
 
 _OUT_OF_TIME = frozenset(("model_loading", "load_timeout"))

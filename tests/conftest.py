@@ -22,7 +22,7 @@ from fleet.leaks import find_leaks
 from tests import depth  # noqa: F401 -- loads the profile of Hypothesis
 from tests.fleet.helpers import forget_fleet
 from tests.fleet.lua_sources import checked_sources
-from tests.redis_server import LocalRedis, container_redis, local_redis
+from tests.redis_server import LocalRedis, container_redis, local_redis, patience
 from tests.sharing import Sharing
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -82,7 +82,8 @@ def fleet_name() -> str:
 async def fleet_client(redis_server: str, fleet_name: str) -> AsyncIterator[FleetClient]:
     """A client of a fresh fleet. Its scripts refuse to touch a key that they did not declare; at the end every key must
     have an end of its own, and the queue's places must agree."""
-    client = await FleetClient.connect(redis_server, fleet_name, check=False)
+    with patience():
+        client = await FleetClient.connect(redis_server, fleet_name, check=False)
     client.scripts.use(checked_sources())
     try:
         yield client

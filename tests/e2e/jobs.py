@@ -19,6 +19,7 @@ from rewarm.errors import QueueUnavailable
 from rewarm.jobs import TERMINAL, JobSpec, JobState
 from rewarm.paths import Paths
 from tests.e2e.stack import Process, Stack, lives, post, until
+from tests.redis_server import patience
 
 CHAT = "/v1/chat/completions"
 
@@ -130,7 +131,8 @@ def streamed(chunks: Sequence[Chunk]) -> str:
 async def watching(stack: Stack, url: str = "") -> AsyncIterator[Watched]:
     """``url``: the fleet's Redis; by default the stack's, else the private one of ``rewarm serve``."""
     url = url or stack.redis_url or f"unix://{Paths.at(stack.folder / 'state-serve').redis_socket}"
-    client = await FleetClient.connect(url, stack.fleet, check=False)
+    with patience():
+        client = await FleetClient.connect(url, stack.fleet, check=False)
     watched = Watched(client, Jobs(client))
     try:
         async with asyncio.TaskGroup() as tasks:

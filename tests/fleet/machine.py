@@ -22,6 +22,7 @@ from rewarm.errors import QueueFull
 from rewarm.messages import Grant, Ticket, decode_gateway_event
 from tests.fleet.helpers import forget_fleet
 from tests.fleet.model import Model
+from tests.redis_server import patience
 
 MAX_WAITING = 5
 STEP_MS = 2600
@@ -58,7 +59,8 @@ def machine(url: str, source: Mapping[str, str]) -> type[RuleBasedStateMachine]:
             self.loop = asyncio.new_event_loop()
             self.quiet = False  # time has passed without a sign of life
             self.model = self.new_model(now=time.time() * 1000)
-            self.client = self.run(FleetClient.connect(url, f"machine-{uuid.uuid4().hex[:12]}", check=False))
+            with patience():
+                self.client = self.run(FleetClient.connect(url, f"machine-{uuid.uuid4().hex[:12]}", check=False))
             self.client.scripts.use(source)
             self.queue = Queue(self.client)
             self.claims: list[tuple[str, list[str], Claimed]] = []

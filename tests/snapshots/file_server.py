@@ -11,6 +11,8 @@ from pathlib import Path
 
 from aiohttp import web
 
+from tests.snapshots.listening import listening
+
 
 @dataclass
 class FileServer:
@@ -80,12 +82,5 @@ async def serving(folder: Path, **options: object) -> AsyncIterator[FileServer]:
     server = FileServer(folder, **options)  # type: ignore[arg-type]
     app = web.Application()
     app.router.add_get("/{name:.*}", server.handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with listening(app) as server.url:
         yield server
-    finally:
-        await runner.cleanup()

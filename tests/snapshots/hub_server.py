@@ -15,6 +15,8 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.snapshots.listening import listening
+
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 LARGE = 1024  # bytes from which on a file is stored apart, as with Git LFS
 
@@ -103,12 +105,5 @@ async def serving(hub: Hub) -> AsyncIterator[Hub]:
     app.router.add_get("/api/models/{org}/{model}/revision/{revision:.*}", hub.about)
     app.router.add_get("/elsewhere/{name:.*}", hub.elsewhere)
     app.router.add_get("/{org}/{model}/resolve/{revision}/{name:.*}", hub.resolve)
-    runner = web.AppRunner(app, handler_cancellation=True)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        hub.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with listening(app, cancels=True) as hub.url:
         yield hub
-    finally:
-        await runner.cleanup()
