@@ -14,7 +14,7 @@ import pytest
 from rewarm.paths import Paths
 from snapshots import Store
 from tests.e2e.pools import at_zero, filled, phases, replica
-from tests.e2e.real import torch_model
+from tests.e2e.real import NO_POOL, torch_model
 from tests.e2e.stack import Event, Stack, chat, lives, post, rising, stream, text_of, until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.asyncio]
@@ -62,7 +62,7 @@ async def test_chat_streams_and_embeddings_from_zero_are_transformers_own(
         "small": torch_model(smollm2, context_length=512, dtype="float32", batch_window="20ms", idle_after="3s"),
         "embed": torch_model(minilm),
     }
-    async with Stack(tmp_path, models) as stack:
+    async with Stack(tmp_path, models, pool=NO_POOL) as stack:
         serve = await stack.start_serve()
         lines = [event async for event in stream(serve.url, chat("small", question, temperature=0, max_tokens=16))]
         expected = greedy(smollm2, question, 16)
@@ -96,7 +96,8 @@ async def test_chat_streams_and_embeddings_from_zero_are_transformers_own(
 async def test_an_engine_that_is_killed_in_a_stream_is_a_typed_error_and_the_next_request_wakes_another(
     tmp_path: Path, smollm2: Path
 ) -> None:
-    async with Stack(tmp_path, {"small": torch_model(smollm2, context_length=512, dtype="float32")}) as stack:
+    models = {"small": torch_model(smollm2, context_length=512, dtype="float32")}
+    async with Stack(tmp_path, models, pool=NO_POOL) as stack:
         serve = await stack.start_serve()
         lines: list[Event] = []
         struck: list[psutil.Process] = []
@@ -117,9 +118,8 @@ async def test_an_engine_that_is_killed_in_a_stream_is_a_typed_error_and_the_nex
 
 
 async def test_a_model_with_a_snapshot_is_built_ahead_and_opens_as_its_like_did(tmp_path: Path, smollm2: Path) -> None:
-    async with Stack(
-        tmp_path, {"small": torch_model(smollm2, context_length=512, idle_after="1s", snapshot="auto")}
-    ) as stack:
+    model = torch_model(smollm2, context_length=512, idle_after="1s", snapshot="auto")
+    async with Stack(tmp_path, {"small": model}) as stack:
         serve = await stack.start_serve()
         store = Store(Paths.at(tmp_path / f"state-{serve.name}").snapshots)
         told: list[tuple[str, bool]] = []
