@@ -153,6 +153,8 @@ class Round:
     def keep(self, replica: Replica, reason: str) -> None:
         want = self._want(replica, ReplicaState.READY, reason, None)
         if want is not None:
+            if replica.was_ready:  # where its stop was over already, this is a load of its own
+                want = msgspec.structs.replace(want, attempt=1, deaths=0)
             self.actions.append(Keep(want, reason))
             self._swap(replica, want)
 

@@ -6,7 +6,7 @@ import pytest
 
 from controller.events import Elected, Operator, RedisBack, RedisLost
 from controller.state import Memory
-from rewarm.states import ReplicaState
+from rewarm.states import FailureReason, ReplicaState
 from tests.controller.fleetview import World, entry, kinds
 
 
@@ -93,6 +93,24 @@ def test_a_drain_that_can_no_longer_turn_back_ends_in_a_new_start_by_the_agent()
     world.report(replica, ReplicaState.STOPPED)
     assert world.pass_s(1) == [], "wanted again: its agent starts it anew under the same want"
     assert world.wanted() == [replica]
+
+
+def test_what_is_started_anew_so_has_all_its_attempts() -> None:
+    world = World.of(entry(idle_after_s=60, load_attempts=2, retry_backoff_s=0))
+    world.ask()
+    world.step()
+    world.fails(world.wanted()[0], FailureReason.ENGINE_EXITED)
+    world.step()
+    (replica,) = world.wanted()
+    assert world.want_of(replica).attempt == 2
+    world.ready(replica, ready_at_ms=1)
+    world.answer_all()
+    world.pass_s(61)
+    world.report(replica, ReplicaState.DRAINING, ready_at_ms=1)
+    world.ask()
+    world.step()
+    assert world.wanted() == [replica]
+    assert world.want_of(replica).attempt == 1
 
 
 def test_a_request_after_the_stop_starts_anew() -> None:
