@@ -1,9 +1,11 @@
-"""Whether a process that has torch loaded may be forked."""
+"""What all processes that are forked have in common: whether torch lets itself be forked, and what was imported."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -21,3 +23,14 @@ def torch_forbids_forking() -> str:
     if torch.get_num_threads() != 1 or os.environ.get("OMP_NUM_THREADS") != "1":
         return f"OpenMP may use {torch.get_num_threads()} threads"
     return ""
+
+
+def versions_of(distributions: Iterable[str]) -> dict[str, str]:
+    """Of Python and of those that are installed."""
+    out = {"python": sys.version.split()[0]}
+    for name in distributions:
+        try:
+            out[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            pass
+    return out

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from rewarm.messages import ReplicaSpec
 from tests.worker.vllm.hosting import Host, hosted
@@ -28,7 +29,8 @@ def spec(smollm2: Path) -> ReplicaSpec:
 
 @pytest.fixture(scope="package")
 def engine(spec: ReplicaSpec, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    """Ready, for tests that leave it as they found it."""
-    with hosted(tmp_path_factory.mktemp("shared"), spec) as host:
+    """Ready, for tests that leave it as they found it. It may make no snapshots, into ``store``."""
+    folder = tmp_path_factory.mktemp("shared")
+    with hosted(folder, replace(spec, snapshot="off"), snapshots=str(folder / "store")) as host:
         host.wait_ready()
         yield host

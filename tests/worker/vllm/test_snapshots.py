@@ -92,13 +92,10 @@ def test_one_that_answers_otherwise_goes_into_quarantine_and_the_next_attempt_is
         assert said(host) == first.text
 
 
-def test_off_is_off(spec: ReplicaSpec, tmp_path: Path) -> None:
-    off = replace(spec, snapshot="off")
-    with hosted(tmp_path / "off", off, snapshots=str(tmp_path / "store")) as host:
-        host.wait_ready()
-        assert loaded_from(host) == "source"
-        assert len(host.members()) == 2
-    assert not (tmp_path / "store").exists()
+def test_off_is_off(engine: Host) -> None:
+    assert loaded_from(engine) == "source"
+    assert len(engine.members()) == 2  # nothing captures
+    assert not (engine.folder / "store").exists()
 
 
 def test_what_the_first_engine_compiled_is_kept_and_the_next_one_compiles_nothing(

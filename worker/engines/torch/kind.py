@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import importlib.util
-import sys
 from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 from rewarm.messages import ReplicaSpec
-from worker.engines.forking import torch_forbids_forking
+from worker.engines.forking import torch_forbids_forking, versions_of
 from worker.engines.host import HostContext, Serve
 from worker.engines.hostfile import HostFile
 from worker.engines.torch.environment import prepare
@@ -45,13 +43,7 @@ class TorchKind:
         return "its `env` is read while the engine is imported" if spec.env else ""
 
     def versions(self) -> dict[str, str]:
-        out = {"python": sys.version.split()[0]}
-        for name in _MEASURED:
-            try:
-                out[name] = importlib.metadata.version(name)
-            except importlib.metadata.PackageNotFoundError:
-                pass
-        return out
+        return versions_of(_MEASURED)
 
     def environment(self, environment: MutableMapping[str, str]) -> None:
         prepare(environment)

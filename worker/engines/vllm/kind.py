@@ -6,14 +6,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import importlib
-import importlib.metadata
 import importlib.util
-import sys
 from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 from rewarm.messages import ReplicaSpec
-from worker.engines.forking import torch_forbids_forking
+from worker.engines.forking import torch_forbids_forking, versions_of
 from worker.engines.host import HostContext, Serve
 from worker.engines.hostfile import HostFile
 from worker.engines.vllm import image
@@ -67,13 +65,7 @@ class VllmKind:
         return ""
 
     def versions(self) -> dict[str, str]:
-        out = {"python": sys.version.split()[0]}
-        for name in _MEASURED:
-            try:
-                out[name] = importlib.metadata.version(name)
-            except importlib.metadata.PackageNotFoundError:
-                pass
-        return out
+        return versions_of(_MEASURED)
 
     def environment(self, environment: MutableMapping[str, str]) -> None:
         prepare(environment, cpu=True)
