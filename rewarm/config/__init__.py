@@ -10,27 +10,29 @@ from rewarm.config.changes import AT_START, Changes, changes
 from rewarm.config.load import line_of, load, parse
 from rewarm.config.placement import PlacementConfig, PlacementRules, priority_name
 from rewarm.config.pods import KnativeConfig, PodConfig, TolerationConfig, VolumeConfig
+from rewarm.config.processes import (
+    DeviceConfig,
+    GatewayConfig,
+    HoldingConfig,
+    RedisConfig,
+    TracingConfig,
+    WorkerConfig,
+    is_loopback,
+)
 from rewarm.config.remote import RemoteModel
 from rewarm.config.schema import (
     BANDS,
     CommandModel,
     Config,
-    DeviceConfig,
     FilesConfig,
-    GatewayConfig,
     HandOff,
-    HoldingConfig,
     JobsConfig,
     KeyConfig,
     ModelConfig,
     Priority,
-    RedisConfig,
     TorchModel,
-    TracingConfig,
     VllmModel,
     WebhooksConfig,
-    WorkerConfig,
-    is_loopback,
 )
 from rewarm.config.watching import ConfigFile, ConfigState
 

@@ -15,6 +15,11 @@ Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 Size = Annotated[int, BeforeValidator(parse_size)]
 
 
+def seconds(value: float) -> timedelta:
+    """For defaults and bounds."""
+    return timedelta(seconds=value)
+
+
 def _source(value: object) -> object:
     """A path, or ``hf:org/name@revision`` written as one. Raise ValueError for a hub's that is malformed."""
     if isinstance(value, str) and is_hub(value):

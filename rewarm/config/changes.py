@@ -8,7 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rewarm.config.schema import Config, is_loopback
+from rewarm.config.processes import is_loopback
+from rewarm.config.schema import Config
 from rewarm.errors import ConfigInvalid
 
 AT_START = (

@@ -9,13 +9,9 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from rewarm.config.base import Duration, Section, Size
+from rewarm.config.base import Duration, Section, Size, seconds
 
 _LABEL = re.compile(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
-
-
-def _seconds(value: float) -> timedelta:
-    return timedelta(seconds=value)
 
 
 class TolerationConfig(Section):
@@ -78,12 +74,12 @@ class KnativeConfig(Section):
     namespace: str = "rewarm"
     cluster_domain: str = "cluster.local"
     ingress: str | None = None  # host:port that wake-up requests are sent to; by default the place's own host name
-    unschedulable_after: Duration = Field(default=_seconds(1), ge=_seconds(0))  # without a node: then the load fails
-    pod_stall: Duration = Field(default=_seconds(600), ge=_seconds(1))  # a pod of which nothing new is heard fails
-    timeout: Duration = Field(default=_seconds(600), ge=_seconds(1))  # timeoutSeconds, and the pod's grace period
-    response_start: Duration | None = Field(default=None, ge=_seconds(1))  # by default as long as `timeout`
-    window: Duration = _seconds(60)  # without a request before Knative takes the pod away
-    progress_deadline: Duration = _seconds(3600)  # until a pod must be ready for the first time
+    unschedulable_after: Duration = Field(default=seconds(1), ge=seconds(0))  # without a node: then the load fails
+    pod_stall: Duration = Field(default=seconds(600), ge=seconds(1))  # a pod of which nothing new is heard fails
+    timeout: Duration = Field(default=seconds(600), ge=seconds(1))  # timeoutSeconds, and the pod's grace period
+    response_start: Duration | None = Field(default=None, ge=seconds(1))  # by default as long as `timeout`
+    window: Duration = seconds(60)  # without a request before Knative takes the pod away
+    progress_deadline: Duration = seconds(3600)  # until a pod must be ready for the first time
     initial_scale_zero: bool = False  # a new Service starts no pod; needs allow-zero-initial-scale
     image_pull_secrets: tuple[str, ...] = ()
     weights: VolumeConfig = VolumeConfig(kind="hostPath", path="/srv/models", read_only=True)

@@ -4,162 +4,40 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import socket
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal, LiteralString
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from rewarm.config.base import Duration, Section, Size, Source
+from rewarm.config.base import Duration, Section, Size, Source, seconds
 from rewarm.config.named import NamedModel
 from rewarm.config.placement import PlacementConfig
 from rewarm.config.pods import KnativeConfig
+from rewarm.config.processes import (
+    DEVICE,
+    NAME,
+    GatewayConfig,
+    PoolConfig,
+    ProgressMode,
+    RedisConfig,
+    SnapshotsConfig,
+    TracingConfig,
+    WorkerConfig,
+    is_loopback,
+)
 from rewarm.config.remote import RemoteModel
 from rewarm.fallback import chain_problems
 
 BANDS: dict[str, int] = {"high": 0, "normal": 1, "low": 2}
 """Priority bands of interactive requests, strict, served in this order."""
 
-ProgressMode = Literal["comments", "chunks", "none"]
 Priority = Literal["high", "normal", "low"]
 HandOff = Literal["never", "ask", "always"]
 """When a held request becomes a job at the end of its patience: never, if it asked for that, or always."""
 
-_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,95}$")
 _HOST = re.compile(r"^[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*$")
-_DEVICE = re.compile(r"^(ram|\d{1,3}|(GPU|MIG)-[0-9A-Za-z/-]{4,80})$")
 _HEX64 = re.compile(r"^[0-9a-f]{64}$")
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def _seconds(value: float) -> timedelta:
-    return timedelta(seconds=value)
-
-
-class RedisConfig(Section):
-    url: str | None = None  # none: `serve` runs a private one on a unix socket
-
-    @field_validator("url")
-    @classmethod
-    def _scheme(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError("write redis://host:6379/0, rediss://… or unix:///path/to/redis.sock")
-        return value
-
-
-class HoldingConfig(Section):
-    """Bounds on requests that wait, so that a backlog cannot exhaust the gateway's memory. Per gateway."""
-
-    max_requests: int = Field(default=2000, ge=1)
-    max_bytes: Size = Field(default=512 * 2**20, ge=1)
-    max_bytes_per_model: Size = Field(default=256 * 2**20, ge=1)
-    patience: Duration = _seconds(600)  # when the client names none
-    max_patience: Duration = _seconds(3600)
-    stream_status_after: Duration = _seconds(2)  # how long a stream's status line is held back
-    comment_every: Duration = _seconds(4)
-    chunk_first_after: Duration = _seconds(20)
-    chunk_every: Duration = _seconds(45)
-    plain_status_after: Duration = _seconds(15)  # then whitespace padding starts
-    pad_every: Duration = _seconds(10)
-
-
-class GatewayConfig(Section):
-    listen: str = "127.0.0.1:8080"
-    max_body: Size = Field(default=32 * 2**20, ge=1024)
-    progress: ProgressMode = "comments"
-    controller: bool = True  # candidate for leader
-    holding: HoldingConfig = HoldingConfig()
-    watch: bool = True  # read the file again when it changes, not only on SIGHUP
-    shutdown_deadline: Duration = _seconds(300)  # streams may finish for this long after SIGTERM
-
-    @field_validator("listen")
-    @classmethod
-    def _address(cls, value: str) -> str:
-        host, separator, port = value.rpartition(":")
-        if not separator or not host or not port.isdigit() or not 0 <= int(port) <= 65535:
-            raise ValueError("write host:port, for example 127.0.0.1:8080 or [::1]:8080")
-        return value
-
-    @property
-    def host(self) -> str:
-        return self.listen.rpartition(":")[0].strip("[]")
-
-    @property
-    def port(self) -> int:
-        return int(self.listen.rpartition(":")[2])
-
-
-class DeviceConfig(Section):
-    """Memory that replicas live in: ``ram``, or a GPU by NVML's index or its UUID."""
-
-    id: str
-    memory: Size | None = Field(default=None, ge=1)  # budget; by default a share of the device's memory
-
-    @field_validator("id", mode="before")
-    @classmethod
-    def _id(cls, value: object) -> object:
-        text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-        if isinstance(text, str) and not _DEVICE.match(text):
-            raise ValueError("write ram, a GPU's index, or its UUID (GPU-…), as nvidia-smi -L lists them")
-        return text
-
-
-class WorkerConfig(Section):
-    name: str = Field(default_factory=socket.gethostname)
-    memory: Size | None = Field(default=None, ge=1)  # budget of RAM for all replicas; by default 80 % of the machine's
-    devices: tuple[DeviceConfig, ...] | None = None  # by default RAM, and every GPU that NVML lists
-    advertise: str | None = None  # host that gateways elsewhere reach this machine by: gates then listen on TCP
-    load_guard: Literal["on", "off"] = "on"  # loads stand back while they slow down what is served
-    cgroups: Literal["auto", "off"] = "auto"  # off: limits are only watched
-    heartbeat: Duration = _seconds(1)
-    shutdown_deadline: Duration = _seconds(300)
-
-    @field_validator("name")
-    @classmethod
-    def _name(cls, value: str) -> str:
-        if not _NAME.match(value):
-            raise ValueError("letters, digits and . _ : / - only, at most 96")
-        return value
-
-    @model_validator(mode="after")
-    def _devices(self) -> WorkerConfig:
-        seen: set[str] = set()
-        for device in self.devices or ():
-            if device.id in seen:
-                raise ValueError(f"devices: {device.id} is given twice")
-            seen.add(device.id)
-            if device.id == "ram" and device.memory is not None and self.memory is not None:
-                raise ValueError("devices: ram has a budget here and in `memory`: give one")
-        return self
-
-
-class SnapshotsConfig(Section):
-    """Where a worker keeps weight snapshots, and how much of the disk they may take."""
-
-    dir: Path | None = None  # by default `snapshots` in the state folder; relative to the configuration file
-    capacity: Size | None = None  # most that they may occupy; by default all but the floor
-    floor: Size = Field(default=2 * 2**30, ge=0)  # stays free on the disk
-
-
-class PoolConfig(Section):
-    """Processes that have an engine imported, from which a worker starts engines in a fraction of a second."""
-
-    enabled: Literal["auto", "off"] = "auto"  # auto: where a model of this worker can use it
-    models: int = Field(default=8, ge=0, le=1000)  # prepared at most, the most recently used
-    ready: int = Field(default=1, ge=0, le=16)  # processes forked ahead for each
-    memory: Size = Field(default=3 * 2**30, ge=0)  # most that all of it may take
-    build_ahead: Literal["auto", "off"] = "auto"  # auto: whole engines, where a snapshot of the model can be mapped
-    fork_timeout: Duration = Field(default=_seconds(3), gt=_seconds(0))  # then the start is a plain one
 
 
 class ModelConfig(NamedModel):
@@ -180,23 +58,23 @@ class ModelConfig(NamedModel):
     max_replicas: int = Field(default=1, ge=1)
     priority: Priority = "normal"  # of the model: who yields when memory is short
     pinned: bool = False  # once loaded it stays
-    idle_after: Duration = _seconds(300)  # without requests: then it stops
-    sleep_after: Duration = Field(default=_seconds(60), ge=_seconds(0))  # then it sleeps, where it can
+    idle_after: Duration = seconds(300)  # without requests: then it stops
+    sleep_after: Duration = Field(default=seconds(60), ge=seconds(0))  # then it sleeps, where it can
     sleep_level: Literal[1, 2] = 1  # 2: the weights leave the page cache too
     scale_up_waiting_per_slot: float = Field(default=2.0, gt=0)
     load_attempts: int = Field(default=2, ge=1, le=10)
-    retry_backoff: Duration = _seconds(1)
-    failure_memory: Duration = _seconds(30)
-    drain_deadline: Duration = _seconds(300)
-    stop_grace: Duration = Field(default=_seconds(5), gt=_seconds(0), le=_seconds(600))  # from SIGTERM to SIGKILL
-    starting_stall: Duration = _seconds(120)
-    restoring_stall: Duration = _seconds(60)
-    initialising_stall: Duration = _seconds(180)
-    warming_stall: Duration = _seconds(120)
-    verifying_stall: Duration = _seconds(60)
+    retry_backoff: Duration = seconds(1)
+    failure_memory: Duration = seconds(30)
+    drain_deadline: Duration = seconds(300)
+    stop_grace: Duration = Field(default=seconds(5), gt=seconds(0), le=seconds(600))  # from SIGTERM to SIGKILL
+    starting_stall: Duration = seconds(120)
+    restoring_stall: Duration = seconds(60)
+    initialising_stall: Duration = seconds(180)
+    warming_stall: Duration = seconds(120)
+    verifying_stall: Duration = seconds(60)
     verify: bool = True
     # How often a cold model is woken to see that it can be. None: daily where it has a fallback, else never; 0: never.
-    canary_every: Duration | None = Field(default=None, ge=_seconds(0))
+    canary_every: Duration | None = Field(default=None, ge=seconds(0))
 
     @field_validator("device", mode="before")
     @classmethod
@@ -208,7 +86,7 @@ class ModelConfig(NamedModel):
     @classmethod
     def _known_devices(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for one in value:
-            if not _DEVICE.match(one):
+            if not DEVICE.match(one):
                 raise ValueError(f"{one!r}: write ram, a GPU's index, or its UUID (GPU-…)")
         if len(set(value)) != len(value):
             raise ValueError("a device is given twice")
@@ -246,7 +124,7 @@ class TorchModel(ModelConfig):
     source: Source  # folder with config.json, tokenizer and safetensors, or hf:org/name@revision
     context_length: int | None = Field(default=None, ge=16)
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"  # auto: as config.json says, else as stored
-    batch_window: Duration = Field(default=_seconds(0.01), ge=_seconds(0), le=_seconds(1))
+    batch_window: Duration = Field(default=seconds(0.01), ge=seconds(0), le=seconds(1))
     threads: int | None = Field(default=None, ge=1, le=1024)  # by default all cores but one
     snapshot: Literal["auto", "off"] = "auto"  # auto: made after the first load, loaded from afterwards
 
@@ -306,9 +184,9 @@ class WebhooksConfig(Section):
     allow_private: bool = False  # loopback, private and link-local addresses as targets
     allow: tuple[str, ...] = ()  # networks and host names that may be called although they are not public
     public_url: str | None = None  # where clients reach the gateways: put before the paths in a message
-    timeout: Duration = Field(default=_seconds(10), gt=_seconds(0))  # of one try
+    timeout: Duration = Field(default=seconds(10), gt=seconds(0))  # of one try
     max_tries: int = Field(default=20, ge=1, le=100)
-    give_up_after: Duration = Field(default=_seconds(24 * 3600), gt=_seconds(0), le=_seconds(7 * 86400))
+    give_up_after: Duration = Field(default=seconds(24 * 3600), gt=seconds(0), le=seconds(7 * 86400))
     concurrency: int = Field(default=32, ge=1, le=1000)  # deliveries under way, per gateway
     per_host: int = Field(default=4, ge=1, le=100)  # of these to one host
 
@@ -339,10 +217,10 @@ class JobsConfig(Section):
     max_bytes: Size = Field(default=2 * 2**30, ge=2**20)  # bodies, output and results of all tenants
     max_bytes_per_tenant: Size = Field(default=512 * 2**20, ge=2**20)
     max_per_tenant: int = Field(default=100_000, ge=1)  # jobs that wait or run
-    retention: Duration = Field(default=_seconds(7 * 86400), ge=_seconds(60))  # of the result, after the end
+    retention: Duration = Field(default=seconds(7 * 86400), ge=seconds(60))  # of the result, after the end
     max_attempts: int = Field(default=3, ge=1, le=100)
     max_loads: int = Field(default=3, ge=1, le=100)  # failed loads of its model that a job waits through
-    max_run: Duration = Field(default=_seconds(3600), gt=_seconds(0))  # of one attempt
+    max_run: Duration = Field(default=seconds(3600), gt=seconds(0))  # of one attempt
     hand_off: HandOff = "ask"
     webhooks: WebhooksConfig = WebhooksConfig()
 
@@ -353,7 +231,7 @@ class FilesConfig(Section):
     max_file: Size = Field(default=16 * 2**20, ge=1024, le=64 * 2**20)  # of an upload
     max_bytes: Size = Field(default=2**30, ge=2**20)  # of all tenants
     max_bytes_per_tenant: Size = Field(default=256 * 2**20, ge=2**20)  # no upload beyond it; output to twice as much
-    retention: Duration = Field(default=_seconds(30 * 86400), ge=_seconds(60))  # of uploads; of output after the end
+    retention: Duration = Field(default=seconds(30 * 86400), ge=seconds(60))  # of uploads; of output after the end
 
 
 class KeyConfig(Section):
@@ -379,29 +257,6 @@ class KeyConfig(Section):
         if not _HEX64.match(value):
             raise ValueError("64 lower-case hex digits, from: printf %s KEY | sha256sum")
         return value
-
-
-class TracingConfig(Section):
-    """OpenTelemetry spans of requests and wakes, sent to a collector. Off unless ``endpoint`` is set."""
-
-    endpoint: str | None = None  # OTLP over HTTP; the path /v1/traces is added where there is none
-    sample: float = Field(default=1.0, ge=0, le=1)  # of traces that begin here; a client's own decision is kept
-    service: str = Field(default="rewarm", min_length=1)
-    timeout: Duration = Field(default=_seconds(5), gt=_seconds(0))  # of one sending
-
-    @field_validator("endpoint")
-    @classmethod
-    def _url(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith(("http://", "https://")):
-            raise ValueError("write http://host:4318")
-        return value
-
-    @property
-    def traces_url(self) -> str | None:
-        if self.endpoint is None:
-            return None
-        _, _, path = self.endpoint.partition("://")[2].partition("/")
-        return self.endpoint if path else f"{self.endpoint.rstrip('/')}/v1/traces"
 
 
 class Config(Section):
@@ -445,7 +300,7 @@ class Config(Section):
         taken: dict[str, str] = {}
         for model, entry in self.models.items():
             for name in (model, *entry.aliases):
-                if not _NAME.match(name):
+                if not NAME.match(name):
                     raise ValueError(f"models.{model}: {name!r}: letters, digits and . _ : / - only, at most 96")
                 if name in taken:
                     raise ValueError(f"models.{model}: the name {name!r} is taken by models.{taken[name]}")
