@@ -13,17 +13,17 @@ asked.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from worker.agent import run_agent as run_agent
     from worker.devices.adding_up import problems_here as problems_here
     from worker.devices.here import devices_here as devices_here
     from worker.place import own_address as own_address
+    from worker.run import run_agent as run_agent
 
 __all__ = ["devices_here", "own_address", "problems_here", "run_agent"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "run_agent":
-        from worker.agent import run_agent
+        from worker.run import run_agent
 
         return run_agent
     if name == "own_address":

@@ -236,7 +236,7 @@ def test_without_an_endpoint_nothing_of_it_is_needed() -> None:
     done = run(
         "import sys\n"
         "sys.modules['opentelemetry'] = None\n"  # any import of it fails
-        "import gateway, worker.agent\n"
+        "import gateway, worker.run\n"
         "from rewarm.config import TracingConfig\n"
         "from rewarm.tracing import tracing_of\n"
         "with tracing_of(TracingConfig(), 'gateway') as tracing:\n"

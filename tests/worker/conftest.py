@@ -21,8 +21,9 @@ from rewarm.messages import CatalogueEntry, ReplicaReport, Ticket, Want, WorkerB
 from rewarm.paths import Paths
 from rewarm.states import ReplicaState
 from rewarm.upstream import UpstreamPool, UpstreamResponse
-from worker.agent import Agent, make_surroundings
+from worker.agent import Agent
 from worker.containment import become_subreaper
+from worker.run import make_surroundings
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKE_ENGINE = ROOT / "tests" / "programs" / "fake_engine.py"

@@ -17,13 +17,13 @@ from rewarm.config import parse
 from rewarm.messages import PoolReport, PreparedReport, ReplicaSpec
 from rewarm.paths import Paths
 from tests.worker.conftest import until
-from worker.agent import make_surroundings
 from worker.containment import become_subreaper, members
 from worker.engines.hostfile import HostFile, write_host_file
 from worker.pool.kind import key
 from worker.pool.member import Member
 from worker.pool.pool import Pool
 from worker.procs import Process
+from worker.run import make_surroundings
 from worker.surroundings import Surroundings
 
 TOY = "tests.worker.pool.toy"
