@@ -105,7 +105,7 @@ class Rig:
         return await self.reaches(replica, ReplicaState.READY)
 
     async def enqueue(self, ticket: str, gateway: str = "gw-1", model: str = "m") -> None:
-        await self.queue.gateway_beat(gateway)
+        await self.queue.gateway_beat(gateway, ttl_ms=120_000)  # once, for as long as a load may take
         await self.queue.enqueue(Ticket(id=ticket, model=model, tenant="t", gateway=gateway, band=1), max_waiting=1000)
 
     async def chat(
