@@ -38,6 +38,7 @@ from rewarm.config import (
 from rewarm.config.schema import ModelConfig
 from rewarm.errors import OperatorError, catalogue
 from rewarm.units import parse_duration, parse_size
+from tests.sharing import ENGINES, group_of_file
 from tools import errors_doc
 from worker.jobs.verdict import AGAIN_AT_ONCE, error_of
 
@@ -65,6 +66,18 @@ def requirement_name(requirement: str) -> str:
     match = re.match(r"[A-Za-z0-9._-]+", requirement)
     assert match, requirement
     return match[0].lower()
+
+
+# --- tests ---------------------------------------------------------------------------------------------------------
+
+
+def test_files_with_real_engines_hold_no_other_tests() -> None:
+    """All of theirs run in one process, one after the other: others would only make that longer."""
+    files = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "tests").rglob("test_*.py"))]
+    real = [file for file in files if group_of_file(file) == ENGINES]
+    of_all = re.compile(r"^pytestmark = \[[^\]]*mark\.vllm", flags=re.MULTILINE)
+    assert real
+    assert [file for file in real if not of_all.search((ROOT / file).read_text(encoding="utf-8"))] == []
 
 
 # --- documents -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Real engines in a stack. A vLLM costs ten seconds of two cores to start, and its worker would do more behind its
+"""Real engines in a stack. A vLLM costs seconds of all cores to start, and its worker would do more behind its
 answers than most tests are about: so nothing is made ahead and nothing is captured, unless a test says so.
 
     async with Stack(tmp_path, {"m": vllm(smollm2)}, pool=NO_POOL) as stack:
