@@ -19,7 +19,7 @@ FILES = ("tests/rewarm/test_units.py", "tests/rewarm/test_breaker.py", "tests/wo
     [
         ("tests/worker/vllm/test_ends.py::test_missing_weights", ENGINES),
         ("tests/e2e/test_real_vllm.py::test_x[a::b]", ENGINES),
-        ("tests/clients/test_clients.py::test_x", ENGINES),
+        ("tests/clients/test_on_vllm.py::test_x", ENGINES),
         (f"{FILES[0]}::test_durations[500ms-0.5]", FILES[0]),
     ],
 )
