@@ -73,12 +73,13 @@ class VllmKind:
     def load(self) -> None:
         for module in _IMPORTS:
             importlib.import_module(module)
-        from vllm.logger import configure_logging_if_needed
+        from vllm.entrypoints.launchers.app import build_app
+        from vllm.logger import configure_logging_from_args, configure_logging_if_needed
         from vllm.platforms import current_platform
         from vllm.plugins import load_general_plugins
         from vllm.v1.engine import core
 
-        from worker.engines.vllm import seen
+        from worker.engines.vllm import arguments, seen
 
         load_general_plugins()
         current_platform.import_kernels()
@@ -88,6 +89,9 @@ class VllmKind:
         # A fork's logging is its parent's; vLLM sets it up anew in each engine core, over all loggers: 0.1 s.
         core.configure_logging = configure_logging_if_needed
         seen.import_all()
+        options = arguments.parse((), cpu=True)
+        configure_logging_from_args(options)  # as every engine will: a second time it finds nothing to do
+        build_app(options, _TASKS)  # what is imported for an application, and only then
 
     def prepare(self, host: HostFile, whole: bool) -> Prepared:
         from vllm.entrypoints.launchers.app import build_app
