@@ -72,6 +72,9 @@ def decide(state: ControllerState, event: Event, now_ms: int) -> Decision:
     for entry in sorted(here, key=lambda one: rank(round_, one)):
         _provide(round_, entry)
     resting.give_rights_back(round_)
+    for group in list(round_.replicas.values()):
+        for replica in group:
+            round_.heed(replica)
     for entry in sorted(here, key=lambda one: one.model):
         shrink(round_, entry)
     canary.look(round_)

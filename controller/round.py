@@ -100,6 +100,7 @@ class Round:
             deaths=deaths,
             not_before_ms=not_before_ms,
             wanted_ms=self.now_ms,
+            waited_for=self.waiting(entry.model) > 0,
             reason=reason,
         )
         self.actions.append(Start(want, reason))
@@ -157,6 +158,19 @@ class Round:
                 want = msgspec.structs.replace(want, attempt=1, deaths=0)
             self.actions.append(Keep(want, reason))
             self._swap(replica, want)
+
+    def heed(self, replica: Replica) -> None:
+        """While it loads its worker knows whether anybody waits for it: such a load is not held back."""
+        want, waited_for = replica.want, self.waiting(replica.model) > 0
+        if want is None or replica.lost or not replica.loading:
+            return
+        if want.state is not ReplicaState.READY or want.waited_for is waited_for:
+            return
+        want = msgspec.structs.replace(want, waited_for=waited_for, term=self.memory.term)
+        self.actions.append(
+            Keep(want, "somebody waits for its load" if waited_for else "nobody waits for its load now")
+        )
+        self._swap(replica, want)
 
     def bind(self, replica: Replica) -> None:
         """The pod that it was wanted of has come: from now on it is wanted of this run of the worker only."""
@@ -300,6 +314,7 @@ class Round:
             deaths=replica.deaths,
             wanted_ms=replica.want.wanted_ms if replica.want is not None else 0,
             if_last_activity_ms=last,
+            waited_for=state is ReplicaState.READY and self.waiting(replica.model) > 0,
             reason=reason,
         )
 

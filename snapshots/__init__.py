@@ -47,7 +47,7 @@ from snapshots.header import Header, Tensor, read_header
 from snapshots.hub import HubCache, HubSettings, PullOptions, pull
 from snapshots.layout import PART_BYTES, Part, TensorSpec, plan_parts
 from snapshots.lease import Lease, take
-from snapshots.linux import idle_io, set_io_class
+from snapshots.linux import idle_io, last_io, set_io_class
 from snapshots.manifest import (
     MANIFEST_NAME,
     Canary,
@@ -166,6 +166,7 @@ __all__ = [
     "ignore",
     "inspect",
     "is_complete",
+    "last_io",
     "map_weights",
     "pack_engine_cache",
     "plan_parts",

@@ -134,8 +134,13 @@ def set_io_class(task: int, name: str | None) -> bool:
 
 
 def idle_io() -> None:
-    """For the start of a thread whose work can wait."""
+    """For the start of a thread whose work can wait, also for ever: on a disk that is always busy it never ends."""
     set_io_priority(IOPRIO_CLASS_IDLE)
+
+
+def last_io() -> None:
+    """For the start of a thread whose work comes after others', and to an end."""
+    set_io_priority(IOPRIO_CLASS_BEST_EFFORT, 7)
 
 
 def _cachestat(descriptor: int, start: int, size: int) -> int | None:

@@ -62,7 +62,7 @@ class Hosted:
         self._launched = await launch(surroundings, want, need, needs, self._files, token)
         self._stop_within_s = want.spec.stop_grace_s if want.spec.stop_command else None
         self.confinement.take(self._launched.process.pid)
-        pace = surroundings.loads.begin(self._replica, surroundings.monotonic())
+        pace = surroundings.loads.begin(self._replica, surroundings.monotonic(), waited_for=want.waited_for)
         self._pace.started(self.confinement.group, [self._launched.process.pid], pace)
         return self._launched
 
@@ -77,11 +77,11 @@ class Hosted:
             disk=disk_of(Path(spec.source)) if spec.engine == "command" and spec.source is not None else None,
         )
 
-    async def look_at_pace(self, surroundings: Surroundings) -> Pace:
-        """While it loads: as fast as what is served beside it allows."""
+    async def look_at_pace(self, surroundings: Surroundings, *, waited_for: bool) -> Pace:
+        """While it loads: as fast as what is served beside it allows. ``waited_for``: somebody waits for it."""
         if self._pace is None or self.pid is None:
             return Pace()
-        pace = surroundings.loads.look(self._replica, surroundings.monotonic())
+        pace = surroundings.loads.look(self._replica, surroundings.monotonic(), waited_for=waited_for)
         if pace != self._pace.pace:
             self._pace.change(pace, await self.pids())
         return pace

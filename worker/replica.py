@@ -367,7 +367,7 @@ class Replica:
 
     async def _look_at_pace(self) -> None:
         if self.life.loading and not self.life.woken:
-            pace = await self._hosted.look_at_pace(self._around)
+            pace = await self._hosted.look_at_pace(self._around, waited_for=self.want.waited_for)
             if pace.held_back:
                 self.feed(lifecycle.Moved())  # it has not stalled
                 self._say(f"held back to {pace.share:.0%} of full speed: {pace.reason}")

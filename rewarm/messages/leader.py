@@ -38,6 +38,8 @@ class Want(Message, frozen=True, kw_only=True):
     # For ASLEEP: whether a request may wake it without asking the leader. Not where others wait for the memory: from
     # this want on its requests queue, so that it comes to rest although more of them arrive.
     may_wake: bool = True
+    # For READY: somebody waits for it to be up. Such a load is not held back for what is served beside it.
+    waited_for: bool = False
     reason: str = ""
 
 

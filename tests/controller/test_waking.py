@@ -141,3 +141,30 @@ def test_wake_without_any_request() -> None:
 def test_waking_an_unknown_model_only_says_so() -> None:
     world = World.of(entry())
     assert kinds(world.step(Operator("wake", "nobody"))) == ["Note"]
+
+
+def test_a_load_tells_its_worker_whether_somebody_waits_for_it() -> None:
+    """Only then is it not held back for what is served beside it."""
+    world = World.of(entry("asked"), entry("woken"), entry("kept", min_replicas=1))
+    world.ask("asked")
+    world.step()
+    world.step(Operator("wake", "woken"))
+    waited_for = {model: world.want_of(*world.wanted(model)).waited_for for model in ("asked", "woken", "kept")}
+    assert waited_for == {"asked": True, "woken": False, "kept": False}
+
+
+def test_who_comes_to_wait_during_a_load_and_who_leaves_changes_that() -> None:
+    world = World.of(entry())
+    world.step(Operator("wake", "m"))
+    (replica,) = world.wanted()
+    world.report(replica, ReplicaState.RESTORING)
+    world.submit()
+    assert kinds(world.step()) == ["Keep"]
+    assert world.want_of(replica).waited_for, "a job waits as well"
+    assert kinds(world.step()) == [], "once"
+    world.jobs.clear()
+    assert kinds(world.step()) == ["Keep"]
+    assert not world.want_of(replica).waited_for
+    world.ready(replica)
+    world.ask()
+    assert kinds(world.step()) == [], "it is up: nothing is held back any more"

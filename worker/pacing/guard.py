@@ -1,5 +1,8 @@
 """How fast a load may go. Pure: ``decide(pace, seen, now) → pace``.
 
+A load that somebody waits for goes as fast as it can: whoever waits is served as well. Only those in the background
+(a wake ahead of time, ``min_replicas``, a canary) stand back, each until somebody comes to wait for it.
+
 The 99th percentile of what is served here is held against its level before the load. Above 1.2 times that the load is
 halved, down to a pause; below 1.1 it gets more again, a little at a time. A pause is never for ever: a load that is
 wanted has to come to its end, so every few seconds it gets a moment, whatever that costs.
@@ -42,17 +45,20 @@ class Pace:
         return self.share < 1.0
 
 
-def begin(serving: bool, now: float) -> Pace:
-    return Pace(FIRST_SHARE, now, "requests are being served", True) if serving else Pace(1.0, now)
+def begin(now: float, *, serving: bool, waited_for: bool) -> Pace:
+    if not serving or waited_for:
+        return Pace(1.0, now)
+    return Pace(FIRST_SHARE, now, "requests are being served, and nobody waits for it", True)
 
 
-def decide(pace: Pace, seen: Judgement, now: float, *, serving: bool) -> Pace:
-    """``serving``: there were answers lately."""
+def decide(pace: Pace, seen: Judgement, now: float, *, serving: bool, waited_for: bool) -> Pace:
+    """``serving``: there were answers lately. ``waited_for``: somebody waits for this load."""
     for_s = now - pace.since
-    if not serving:
-        return Pace(1.0, now, "nothing is served") if pace.beside else pace
+    if waited_for or not serving:
+        why = "somebody waits for it" if waited_for else "nothing is served"
+        return Pace(1.0, now, why) if pace.beside else pace
     if not pace.beside:
-        return begin(serving, now)
+        return begin(now, serving=serving, waited_for=waited_for)
     if seen.fine and for_s >= RAISE_AFTER_S and pace.held_back:
         share = min(1.0, pace.share * RAISE_BY) if pace.share else LEAST_SHARE
         return Pace(share, now, "what is served is as fast as before", True)

@@ -21,23 +21,24 @@ class Loads:
     _before: Level = field(default_factory=dict)
     _paces: dict[str, Pace] = field(default_factory=dict)
 
-    def begin(self, replica: str, now: float) -> Pace:
-        """A load begins. The level that it is held against is that before the first of those that overlap."""
+    def begin(self, replica: str, now: float, *, waited_for: bool) -> Pace:
+        """A load begins. The level that it is held against is that before the first of those that overlap.
+        ``waited_for``: somebody waits for it."""
         if not self.on:
             return Pace()
         if not self._paces:
             self._before = self.samples.level(now - BEFORE_S, now)
-        pace = self._paces[replica] = begin(self._serving(now), now)
+        pace = self._paces[replica] = begin(now, serving=self._serving(now), waited_for=waited_for)
         return pace
 
-    def look(self, replica: str, now: float) -> Pace:
+    def look(self, replica: str, now: float, *, waited_for: bool) -> Pace:
         """How fast it may go from now on."""
         pace = self._paces.get(replica)
         if pace is None:
             return Pace()
         # Without a level from before there is nothing that it could be held against.
         seen = self.samples.judged(self._before, pace.since, TOO_SLOW, FINE) if self._before else Judgement(fine=True)
-        self._paces[replica] = decide(pace, seen, now, serving=self._serving(now))
+        self._paces[replica] = decide(pace, seen, now, serving=self._serving(now), waited_for=waited_for)
         return self._paces[replica]
 
     def _serving(self, now: float) -> bool:

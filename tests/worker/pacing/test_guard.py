@@ -42,30 +42,48 @@ SLOW, FINE, BETWEEN = Judgement(slow=True, ratio=1.5), Judgement(fine=True, rati
     ],
 )
 def test_the_decision(share: float, for_s: float, seen: Judgement, serving: bool, becomes: float) -> None:
-    after = decide(Pace(share, 100.0, "", True), seen, 100.0 + for_s, serving=serving)
+    after = decide(Pace(share, 100.0, "", True), seen, 100.0 + for_s, serving=serving, waited_for=False)
     assert after.share == becomes
     assert after.since == (100.0 if becomes == share else 100.0 + for_s)
 
 
 def test_requests_that_come_during_a_load_slow_it_down_like_those_before() -> None:
-    alone = begin(False, 5.0)
-    assert decide(alone, BETWEEN, 6.0, serving=False) is alone
-    assert decide(alone, BETWEEN, 6.0, serving=True) == begin(True, 6.0)
+    alone = begin(5.0, serving=False, waited_for=False)
+    assert decide(alone, BETWEEN, 6.0, serving=False, waited_for=False) is alone
+    after = decide(alone, BETWEEN, 6.0, serving=True, waited_for=False)
+    assert after == begin(6.0, serving=True, waited_for=False)
 
 
 def test_it_begins_slowly_where_something_is_served() -> None:
-    assert begin(True, 5.0).share == FIRST_SHARE
-    assert begin(False, 5.0).share == 1.0
+    assert begin(5.0, serving=True, waited_for=False).share == FIRST_SHARE
+    assert begin(5.0, serving=False, waited_for=False).share == 1.0
+
+
+@pytest.mark.parametrize("seen", [SLOW, FINE, BETWEEN])
+def test_a_load_that_somebody_waits_for_is_never_held_back(seen: Judgement) -> None:
+    pace = begin(5.0, serving=True, waited_for=True)
+    assert (pace.share, pace.beside) == (1.0, False)
+    for now in (5.5, 9.0, 60.0):
+        pace = decide(pace, seen, now, serving=True, waited_for=True)
+        assert (pace.share, pace.beside) == (1.0, False)
+
+
+@pytest.mark.parametrize("share", [0.0, LEAST_SHARE, FIRST_SHARE, 1.0])
+def test_somebody_who_comes_to_wait_frees_a_load_at_once_and_one_who_leaves_gives_it_back(share: float) -> None:
+    """Out of a pause, too, and it yields no more. When nobody waits any longer it begins like any other."""
+    freed = decide(Pace(share, 100.0, "", True), SLOW, 100.1, serving=True, waited_for=True)
+    assert freed == Pace(1.0, 100.1, "somebody waits for it", False)
+    assert decide(freed, SLOW, 101.0, serving=True, waited_for=False) == begin(101.0, serving=True, waited_for=False)
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 5), st.sampled_from([SLOW, FINE, BETWEEN]), st.booleans()), max_size=60))
 def test_whatever_is_measured_a_pause_ends_and_the_share_stays_within_bounds(
     steps: list[tuple[float, Judgement, bool]],
 ) -> None:
-    pace, now = begin(True, 0.0), 0.0
+    pace, now = begin(0.0, serving=True, waited_for=False), 0.0
     for after_s, seen, serving in steps:
         now += after_s
-        before, pace = pace, decide(pace, seen, now, serving=serving)
+        before, pace = pace, decide(pace, seen, now, serving=serving, waited_for=False)
         assert 0.0 <= pace.share <= 1.0
         assert not (before.share == pace.share == 0.0 and now - pace.since >= LONGEST_PAUSE_S)
 
@@ -113,18 +131,22 @@ def test_kinds_and_models_are_not_mixed_and_the_worst_counts() -> None:
 def test_a_load_is_held_against_the_level_before_it_and_by_samples_since_its_last_change() -> None:
     loads = Loads()
     loads.samples.add("a", "gap", [0.01] * 100, 99.0)
-    assert loads.begin("new", 100.0).share == FIRST_SHARE
+    assert loads.begin("new", 100.0, waited_for=False).share == FIRST_SHARE
     loads.samples.add("a", "gap", [0.02] * 100, 101.0)
-    assert loads.look("new", 101.5).share == FIRST_SHARE / 2
+    assert loads.look("new", 101.5, waited_for=False).share == FIRST_SHARE / 2
     loads.samples.add("a", "gap", [0.01] * 100, 103.0)
-    assert loads.look("new", 104.0).share == FIRST_SHARE / 2 * 1.5, "the slow ones are of before the change"
+    assert loads.look("new", 104.0, waited_for=False).share == FIRST_SHARE / 2 * 1.5, (
+        "the slow ones are of before the change"
+    )
     loads.running["a-1"] = 1
-    assert loads.look("new", 119.0).share < 1.0, "an answer runs, however slowly"
+    assert loads.look("new", 119.0, waited_for=False).share < 1.0, "an answer runs, however slowly"
     loads.running["a-1"] = 0
-    assert loads.look("new", 120.0).share == 1.0, "nothing is served any more"
+    assert loads.look("new", 120.0, waited_for=False).share == 1.0, "nothing is served any more"
     loads.end("new")
     loads.running["a-1"] = 1
     loads.samples = Samples()
-    assert loads.begin("next", 200.0).share == FIRST_SHARE
-    assert loads.look("next", 202.0).share > FIRST_SHARE, "nothing was measured before it: nothing to hold it against"
-    assert not Loads(on=False).begin("new", 0.0).held_back
+    assert loads.begin("next", 200.0, waited_for=False).share == FIRST_SHARE
+    assert loads.look("next", 202.0, waited_for=False).share > FIRST_SHARE, (
+        "nothing was measured before it: nothing to hold it against"
+    )
+    assert not Loads(on=False).begin("new", 0.0, waited_for=False).held_back

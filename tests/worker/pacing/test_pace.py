@@ -80,6 +80,22 @@ def test_nice_and_the_class_of_reads_of_all_its_threads() -> None:
         process.communicate(b"\n", timeout=10)
 
 
+def test_what_works_behind_an_engine_stays_behind_and_still_gets_on() -> None:
+    """The end of the load must not raise it, nor may it wait for ever."""
+    code = "from worker.pacing import priority; priority.work_behind(); print(flush=True); input()"
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        priority.stand_back([process.pid], back=False)
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) == max(
+            priority.BEHIND_NICE, os.getpriority(os.PRIO_PROCESS, 0)
+        )
+        assert priority.BEHIND_NICE < 15, "at 15 and beyond it is a thirtieth of a core and less"
+    finally:
+        process.communicate(b"\n", timeout=10)
+
+
 def test_a_disk_is_the_whole_one_and_memory_has_none(tmp_path: Path) -> None:
     found = disk_of(tmp_path)
     assert found is None or Path(f"/sys/dev/block/{found}").exists()

@@ -1,6 +1,6 @@
 """The first load makes the snapshot: ``python -m worker.engines.torch.capturing JOB``, a process beside the engine.
 
-It reads the checkpoint again, which is in the page cache then, with the lowest priority for processor and disk. It
+It reads the checkpoint again, which is in the page cache then, behind others at processor and disk. It
 imports no torch, dies with the host, and leaves at most a staging folder, which the next capture removes.
 """
 
@@ -25,12 +25,11 @@ from snapshots import (
     SnapshotExists,
     Store,
     capture_checkpoint,
-    idle_io,
 )
 from worker.containment import die_with_parent, spawn
 from worker.engines.hostfile import HostFile
+from worker.pacing import priority
 
-_NICE = 19
 _log = logging.getLogger("rewarm.worker.capture")
 
 
@@ -87,8 +86,7 @@ def main(argv: list[str]) -> int:
     job = msgspec.json.decode(argv[1], type=Job)
     if not die_with_parent(job.host):
         return 1
-    os.nice(_NICE)
-    idle_io()
+    priority.work_behind()
     try:
         store = Store(Path(job.store), capacity_bytes=job.capacity_bytes, floor_bytes=job.floor_bytes)
         store.collect()  # what a killed one left

@@ -2,7 +2,7 @@
 
 It is forked from the host beside the engine core, when everything is imported and only one thread runs: it costs
 nothing while it waits, and a capture no second start. Once the replica is ready it is told the answer that the engine
-gave, captures with the lowest priority for processor and disk, and ends. It dies with the host, and leaves at most a
+gave, captures behind others at processor and disk, and ends. It dies with the host, and leaves at most a
 staging folder, which the next one removes.
 """
 
@@ -19,14 +19,14 @@ from typing import Any
 import msgspec
 
 from rewarm_vllm import CaptureJob, capture, lacks_snapshot
-from snapshots import Canary, CheckpointError, Flavour, Measured, SnapshotError, Store, idle_io
+from snapshots import Canary, CheckpointError, Flavour, Measured, SnapshotError, Store
 from worker.engines.hostfile import HostFile
 from worker.engines.vllm.environment import THREADS_ENV
 from worker.engines.vllm.failure import FAILURE_ENV
 from worker.engines.vllm.loaded import LOADED_ENV
+from worker.pacing import priority
 from worker.report import REPORT_ENV
 
-_NICE = 19
 _log = logging.getLogger("rewarm.worker.capture")
 
 
@@ -90,8 +90,7 @@ def _main(connection: Connection, parents: Connection, host: HostFile, vllm_conf
     for name in (REPORT_ENV, FAILURE_ENV, LOADED_ENV):
         os.environ.pop(name, None)  # the engine in here is nobody's replica
     os.environ[THREADS_ENV] = "1"
-    os.nice(_NICE)
-    idle_io()
+    priority.work_behind()
     try:
         _capture(go, host, vllm_config, flavour)
     except (SnapshotError, CheckpointError) as error:  # a full disk, another capture, a changed checkpoint
