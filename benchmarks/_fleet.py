@@ -62,8 +62,6 @@ class StubWorker:
             boot=self._boot,
             host="127.0.0.1",
             pid=os.getpid(),
-            memory_budget_bytes=2**36,
-            memory_free_bytes=2**36,
             replicas=tuple(self._report(want) for want in wants if want.model in self._models),
         )
         await self._registry.beat(beat, ttl_ms=10_000, ring=self._beats % 4 == 1)

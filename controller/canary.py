@@ -127,19 +127,17 @@ def _due(round_: Round, entry: CatalogueEntry) -> bool:
 def _begin(round_: Round, entry: CatalogueEntry) -> bool:
     """False where it does not fit, or nobody knows whether it would and others are there."""
     spot = place(round_, entry)
-    if spot.worker is None:
+    if spot.worker is None or not spot.fits:
         return False
     beat = round_.view.workers[spot.worker]
     need = round_.need(entry)
     if not beat.only and not need and any(r.state in LIVE for r in on_worker(round_, spot.worker)):
         return False
-    if not beat.only and need > beat.memory_free_bytes:
-        return False
     canary = round_.view.canaries.get(entry.model)
     failures = 0 if canary is None else canary.failures
     begun = Canary(model=entry.model, state="running", at_ms=round_.now_ms, failures=failures)
     _set(round_, begun, "the fleet is quiet")
-    round_.start(entry, spot.worker, "canary: to see that it can be woken")
+    round_.start(entry, spot.worker, "canary: to see that it can be woken", needs=spot.needs)
     return True
 
 

@@ -1,11 +1,14 @@
-"""What a worker has left: measured free, coming free, and counted against its limits."""
+"""What a worker has left on each device: measured free, coming free; and what counts against its limits."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
+from controller.needs import RAM, less, minus, plus, roomiest, ways
 from controller.round import Round
-from controller.state import Replica
+from controller.state import Needs, Replica
 from rewarm.messages import WorkerBeat
 from rewarm.states import LIVE
 
@@ -15,11 +18,11 @@ SLEEP_LEAVES = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """``free_bytes``: measured by the agent, less what this round has given away. ``coming_bytes``: of those that
+    """By device. ``free``: measured by the agent, less what this round has given away. ``coming``: of those that
     leave; not free before it was measured. ``models``: those with a replica there, leaving ones included."""
 
-    free_bytes: int
-    coming_bytes: int
+    free: Needs
+    coming: Needs
     models: frozenset[str]
     leaving: frozenset[str]  # models of which nothing stays
     loads: int
@@ -31,8 +34,8 @@ def capacity(round_: Round, beat: WorkerBeat) -> Capacity:
     planned = round_.planned_models.get(beat.worker, set())
     models = {r.model for r in here} | planned
     return Capacity(
-        free_bytes=free_bytes(round_, beat),
-        coming_bytes=sum(coming_bytes(round_, r) for r in here),
+        free=free(round_, beat),
+        coming=plus(*(coming(round_, r) for r in here)),
         models=frozenset(models),
         leaving=frozenset(models - staying - planned),
         loads=sum(_loads(round_, r) for r in here) + round_.planned_loads.get(beat.worker, 0),
@@ -49,15 +52,16 @@ def on_worker(round_: Round, worker: str) -> list[Replica]:
     ]
 
 
-def free_bytes(round_: Round, beat: WorkerBeat) -> int:
-    """What the worker reports, less what is wanted of it and not yet in its ledger."""
+def free(round_: Round, beat: WorkerBeat) -> Needs:
+    """What the worker reports, less what is wanted of it and not yet in its ledgers. Below zero where too much is."""
     reported = {r.replica for r in beat.replicas}
-    free = beat.memory_free_bytes - round_.planned_bytes.get(beat.worker, 0)
+    out = less({device.id: device.free_bytes for device in beat.devices}, round_.planned_bytes.get(beat.worker, {}))
     for want in round_.view.wants.get(beat.worker, {}).values():
-        if want.replica not in reported:
-            entry = round_.view.catalogue.get(want.model)
-            free -= want.spec.memory_bytes or (round_.need(entry) if entry is not None else 0)
-    return free
+        entry = round_.view.catalogue.get(want.model)
+        if want.replica not in reported and entry is not None:
+            wanted = msgspec.structs.replace(entry, spec=want.spec)
+            out = less(out, roomiest(ways(round_, wanted, beat), out))
+    return out
 
 
 def leaves(replica: Replica) -> bool:
@@ -65,34 +69,46 @@ def leaves(replica: Replica) -> bool:
     return replica.stop_wanted or replica.draining or replica.state not in LIVE
 
 
-def coming_bytes(round_: Round, replica: Replica) -> int:
+def coming(round_: Round, replica: Replica) -> Needs:
     if leaves(replica):
-        return stop_frees_bytes(replica)
+        return stop_frees(replica)
     if replica.rest_wanted and not replica.asleep:
-        return sleep_frees_bytes(round_, replica)
-    return 0
+        return sleep_frees(round_, replica)
+    return {}
 
 
-def stop_frees_bytes(replica: Replica) -> int:
-    """As its agent's ledger counts it: asleep, what its processes still hold."""
+def stop_frees(replica: Replica) -> Needs:
+    """As its agent's ledgers count it: asleep, what its processes still hold."""
     report = replica.report
     if report is None:
-        return 0
-    return min(report.need_bytes, report.memory_bytes) if replica.asleep else report.need_bytes
+        return {}
+    if not replica.asleep:
+        return report.needs
+    main = _main(report.needs)
+    return {
+        device: min(size, report.memory_bytes // len(main)) if device in main else size
+        for device, size in report.needs.items()
+    }
 
 
-def sleep_frees_bytes(round_: Round, replica: Replica) -> int:
-    """0 where it cannot sleep, or does."""
+def sleep_frees(round_: Round, replica: Replica) -> Needs:
+    """Nothing where it cannot sleep, or does."""
     report = replica.report
-    if report is None or not report.can_sleep or not replica.ready:
-        return 0
+    if report is None or not report.can_sleep or not replica.ready or not report.needs:
+        return {}
+    main = _main(report.needs)
     asleep = round_.of(replica.model).asleep_bytes
-    left = asleep if asleep is not None else int(report.need_bytes * SLEEP_LEAVES)
-    return max(0, report.need_bytes - left)
+    keeps = asleep if asleep is not None else int(sum(report.needs[device] for device in main) * SLEEP_LEAVES)
+    return minus({device: report.needs[device] for device in main}, dict.fromkeys(main, keeps // len(main)))
+
+
+def _main(needs: Needs) -> list[str]:
+    """The devices that its memory is measured on: its GPUs, or RAM where it has none."""
+    return [device for device in needs if device != RAM] or list(needs)
 
 
 def _holds(replica: Replica) -> bool:
-    return replica.report is not None and replica.report.need_bytes > 0
+    return replica.report is not None and bool(replica.report.needs)
 
 
 def _loads(round_: Round, replica: Replica) -> bool:

@@ -135,6 +135,10 @@ def _learn(round_: Round, entry: CatalogueEntry) -> None:
     ]
     if needs:
         round_.remember(entry.model, replace(round_.of(entry.model), need_bytes=max(needs)))
+    for replica in round_.group(entry.model):
+        report, beat = replica.report, replica.beat
+        if report is not None and report.needs and beat is not None and any(d.kind == "gpu" for d in beat.devices):
+            round_.remember(entry.model, replace(round_.of(entry.model), gpu_needs=report.needs))
     asleep = [r.report.memory_bytes for r in round_.group(entry.model) if r.report is not None and r.asleep]
     if asleep:
         round_.remember(entry.model, replace(round_.of(entry.model), asleep_bytes=max(asleep)))

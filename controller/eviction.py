@@ -18,10 +18,11 @@ use, then less important ones, then the least recently used; as few as are enoug
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import combinations, groupby
 
+from controller.state import Needs
 from rewarm.config import PlacementRules, priority_name
 from rewarm.units import format_duration
 
@@ -67,8 +68,8 @@ class Resident:
     loading: bool = False
     asleep: bool = False
     sole: bool = True  # the only replica of its model on this worker
-    stop_frees_bytes: int = 0
-    sleep_frees_bytes: int = 0  # 0: it cannot sleep
+    stop_frees: Needs = field(default_factory=dict)
+    sleep_frees: Needs = field(default_factory=dict)  # nothing: it cannot sleep
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +88,9 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """What is missing: bytes of memory, and places among ``max_models``."""
+    """What is missing: bytes by device, none of them zero, and places among ``max_models``."""
 
-    bytes: int = 0
+    bytes: Needs = field(default_factory=dict)
     models: int = 0
 
 
@@ -108,6 +109,7 @@ def choose(
     """The smallest sufficient set of those that may go."""
     if shortage == Shortage():
         return Choice()
+    residents = concerned(residents, shortage)
     may: list[Leaving] = []
     stays: list[str] = []
     for resident in residents:
@@ -125,9 +127,15 @@ def choose(
             if found:
                 return Choice(tuple(found))
     movable = [one for one in residents if not one.keeps]
-    all_of_it = sum(one.stop_frees_bytes for one in movable)
-    never = all_of_it < shortage.bytes or len({one.model for one in movable if one.sole}) < shortage.models
+    never = not _covered(shortage, [one.stop_frees for one in movable], {one.model for one in movable if one.sole})
     return Choice((), tuple(stays), never)
+
+
+def concerned(residents: Sequence[Resident], shortage: Shortage) -> list[Resident]:
+    """Those that hold something of what is missing. What lies on another device is left alone, and not spoken of."""
+    if shortage.models:
+        return list(residents)
+    return [one for one in residents if any(one.stop_frees.get(device) for device in shortage.bytes)]
 
 
 def may_go(resident: Resident, asker: Asker, rules: PlacementRules, now_ms: int) -> Leaving | str:
@@ -186,7 +194,8 @@ def _last_to_stay(one: Leaving) -> tuple[bool, int, int, str]:
 
 def _as(one: Leaving, sleep: bool, shortage: Shortage) -> Leaving:
     """Asleep it still counts among ``max_models``."""
-    sleeps = sleep and one.sleep and one.resident.sleep_frees_bytes > 0 and not shortage.models
+    frees = any(one.resident.sleep_frees.get(device) for device in shortage.bytes)
+    sleeps = sleep and one.sleep and frees and not shortage.models
     return Leaving(one.resident, sleeps, one.if_idle, one.why)
 
 
@@ -208,9 +217,13 @@ def _smallest(pool: Sequence[Leaving], shortage: Shortage) -> list[Leaving]:
 
 def _enough(some: Iterable[Leaving], shortage: Shortage) -> bool:
     some = list(some)
-    freed = sum(one.resident.sleep_frees_bytes if one.sleep else one.resident.stop_frees_bytes for one in some)
-    models = {one.resident.model for one in some if one.resident.sole and not one.sleep}
-    return freed >= shortage.bytes and len(models) >= shortage.models
+    freed = [one.resident.sleep_frees if one.sleep else one.resident.stop_frees for one in some]
+    return _covered(shortage, freed, {one.resident.model for one in some if one.resident.sole and not one.sleep})
+
+
+def _covered(shortage: Shortage, freed: Sequence[Needs], models: set[str]) -> bool:
+    enough = all(sum(one.get(device, 0) for one in freed) >= size for device, size in shortage.bytes.items())
+    return enough and len(models) >= shortage.models
 
 
 def words(leaving: Sequence[Leaving]) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from controller import settle
-from controller.capacity import capacity, coming_bytes, stop_frees_bytes
+from controller.capacity import capacity, coming, stop_frees
 from controller.eviction import Leaving, Shortage, choose, words
-from controller.placement import Kind, claim, offer, place
+from controller.needs import minus, plus, ways
+from controller.placement import Kind, best_of, claim, place
 from controller.residents import asker_of, residents
 from controller.round import Round
 from controller.scaling import demanded, desired
@@ -45,7 +46,7 @@ def grow(round_: Round, entry: CatalogueEntry, *, pinned: bool) -> None:
         if spot.worker is None:
             evict(round_, spot.leaving, model)
             if spot.home:
-                claim(round_, spot.home, model, round_.need(entry), loads=bool(spot.leaving))
+                claim(round_, spot.home, model, spot.needs, loads=bool(spot.leaving))
             if spot.never:
                 _fail_for_ever(round_, entry, spot.obstacle)
             else:
@@ -55,7 +56,8 @@ def grow(round_: Round, entry: CatalogueEntry, *, pinned: bool) -> None:
             return
         reason = why or f"min_replicas is {entry.policy.min_replicas}"
         attempt, not_before, deaths = (owed.attempt, owed.not_before_ms, owed.deaths) if owed is not None else (1, 0, 0)
-        round_.start(entry, spot.worker, reason, attempt=attempt, not_before_ms=not_before, deaths=deaths)
+        starts = {"attempt": attempt, "not_before_ms": not_before, "deaths": deaths}
+        round_.start(entry, spot.worker, reason, needs=spot.needs, **starts)
         owed = None
         round_.owe(model, None)
 
@@ -91,10 +93,11 @@ def _takes_room_back(round_: Round, entry: CatalogueEntry, replica: Replica) -> 
         return False
     if not replica.asleep:
         has = capacity(round_, replica.beat)
-        left = has.free_bytes + has.coming_bytes - coming_bytes(round_, replica)
-        if left < 0:
+        back = coming(round_, replica)
+        missing = minus(back, plus(has.free, has.coming))
+        if missing:
             round_.explain(entry.model, "waits for its next turn: it makes room for another model", replica.worker)
-        return left >= 0
+        return not missing
     return _room_here(round_, entry, replica)
 
 
@@ -112,10 +115,14 @@ def _room_here(round_: Round, entry: CatalogueEntry, replica: Replica) -> bool:
     if replica.beat.only:
         _make_room_among_places(round_, entry)
         return False
-    need = round_.need(entry) - (stop_frees_bytes(replica) if replica.asleep else 0)
-    found = offer(round_, replica.beat, entry.model, max(0, need), asker_of(round_, entry))
+    report = replica.report
+    if replica.asleep and report is not None:  # where it lies, less what it still holds there
+        some = [minus(report.needs, stop_frees(replica))]
+    else:
+        some = ways(round_, entry, replica.beat)
+    found = best_of(round_, replica.beat, entry.model, some, asker_of(round_, entry))
     evict(round_, found.choice.leaving, entry.model)
-    claim(round_, replica.worker, entry.model, max(0, need), loads=False)
+    claim(round_, replica.worker, entry.model, found.needs, loads=False)
     if found.kind is not Kind.NOW:
         yields = [one.resident.model for one in found.choice.leaving]
         round_.explain(entry.model, found.obstacle, replica.worker, yields)

@@ -1,9 +1,10 @@
-"""Which worker takes a new replica, and who makes room for it there.
+"""Which worker takes a new replica, on which of its devices, and who makes room for it there.
 
-The known need decides where it is known; the agent checks again before it allocates, and alone says that something
-never fits, because it alone knows the arithmetic of weights, cache and reserve on its machine. Memory that others give
-up counts only once it is measured free. What is on its way to somebody is claimed for the round: those who ask later
-do not get it, however little they need.
+Each way in which it could lie on a worker (:mod:`controller.needs`) is an offer of its own. The known need decides
+where it is known; the agent checks again before it allocates, and alone says that something never fits, because it
+alone knows the arithmetic of weights, cache and reserve on its machine. Memory that others give up counts only once it
+is measured free. What is on its way to somebody is claimed for the round: those who ask later do not get it, however
+little they need.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from controller.capacity import Capacity, capacity
-from controller.eviction import Asker, Choice, Leaving, Shortage, choose, words
+from controller.eviction import Asker, Choice, Leaving, Shortage, choose, concerned, words
+from controller.needs import label, left, minus, plus, reach, ways
 from controller.residents import residents
 from controller.round import Round
+from controller.state import Needs
 from rewarm.messages import CatalogueEntry, WorkerBeat
 from rewarm.states import LIVE
 from rewarm.units import format_bytes
@@ -36,6 +39,8 @@ class Placement:
     obstacle: str = ""  # why there is none, for a person
     no_worker: bool = False  # nothing to place on at all, as opposed to no room
     home: str = ""  # the worker whose room it waits for
+    needs: Needs = field(default_factory=dict)  # there, or where it waits
+    fits: bool = True  # False: no budget is large enough, and its agent is to say so
     leaving: tuple[Leaving, ...] = ()  # who is told to make room there
     never: bool = False  # as long as nobody changes the configuration
 
@@ -44,6 +49,8 @@ class Placement:
 class Offer:
     beat: WorkerBeat
     kind: Kind
+    needs: Needs  # on which of its devices
+    has: Capacity
     obstacle: str = ""
     choice: Choice = field(default_factory=Choice)
     kept: tuple[str, ...] = ()  # models that never leave it
@@ -80,85 +87,101 @@ def place(
         return Placement(None, f"each of the {len(taken)} places of {entry.model!r} has a replica")
     shut = round_.shut(entry.model)
     candidates = [b for b in candidates if b.worker not in shut] or candidates
-    need = round_.need(entry)
-    able = [b for b in candidates if b.only or need <= b.memory_budget_bytes]
+    able = [(beat, some) for beat in candidates if (some := ways(round_, entry, beat))]
     if not able:
         # Its agent refuses, with the arithmetic.
-        return Placement(max(candidates, key=lambda b: (b.memory_budget_bytes, b.worker)).worker)
-    offers = [offer(round_, b, entry.model, need, asker) for b in able]
+        return Placement(max(candidates, key=lambda b: (reach(round_, entry, b), b.worker)).worker, fits=False)
+    offers = [one for beat, some in able for one in offers_of(round_, beat, entry.model, some, asker)]
     best = min(offers, key=lambda o: (o.kind, o.beat.worker in avoid, o.beat.absent, *_preference(round_, o)))
     if best.kind is Kind.NOW:
-        return Placement(best.beat.worker)
+        return Placement(best.beat.worker, needs=best.needs)
     never = asker is not None and all(o.choice.never and o.kept for o in offers)
-    return Placement(None, best.obstacle, home=best.beat.worker, leaving=best.choice.leaving, never=never)
+    home, leaving = best.beat.worker, best.choice.leaving
+    return Placement(None, best.obstacle, home=home, needs=best.needs, leaving=leaving, never=never)
 
 
-def offer(round_: Round, beat: WorkerBeat, model: str, need: int, asker: Asker | None) -> Offer:
-    """What one worker has for ``need`` bytes more of ``model``. ``asker`` None: without anybody's eviction."""
+def best_of(round_: Round, beat: WorkerBeat, model: str, some: Sequence[Needs], asker: Asker | None) -> Offer:
+    """The best offer of one worker for a replica that is there already."""
+    return min(
+        offers_of(round_, beat, model, some or [{}], asker), key=lambda one: (one.kind, *_preference(round_, one))
+    )
+
+
+def offers_of(round_: Round, beat: WorkerBeat, model: str, some: Sequence[Needs], asker: Asker | None) -> list[Offer]:
+    """What one worker has for one more of ``model``, for each of the ways in which it could lie there. ``asker`` None:
+    without anybody's eviction."""
+    has = capacity(round_, beat)
+    return [_offer(round_, beat, has, model, needs, asker) for needs in some]
+
+
+def _offer(round_: Round, beat: WorkerBeat, has: Capacity, model: str, needs: Needs, asker: Asker | None) -> Offer:
     if beat.only:
-        return Offer(beat, Kind.NOW)  # a place is made for its model: whether that fits, its worker finds out
-    rules, has = round_.memory.rules, capacity(round_, beat)
-    now = _shortage(has, has.models, model, need - has.free_bytes, rules.max_models)
+        return Offer(beat, Kind.NOW, needs, has)  # made for its model: whether that fits, its worker finds out
+    rules = round_.memory.rules
+    now = _shortage(has.models, model, minus(needs, has.free), rules.max_models)
     if now == Shortage():
         if has.loads < rules.concurrent_loads:
-            return Offer(beat, Kind.NOW)
-    elif (later := _later(has, model, need, rules.max_models)) != Shortage():
+            return Offer(beat, Kind.NOW, needs, has)
+    elif (later := _later(has, model, needs, rules.max_models)) != Shortage():
         if has.loads < rules.concurrent_loads:
-            return _full(round_, beat, asker, later, need, has)
+            return _full(round_, beat, asker, later, needs, has)
     elif has.loads < rules.concurrent_loads:
         names = ", ".join(sorted(has.leaving)) or "what is leaving"
-        return Offer(beat, Kind.LATER, f"waits for the memory of {names} on {beat.worker}")
+        return Offer(beat, Kind.LATER, needs, has, f"waits for the memory of {names} on {beat.worker}")
     many = "a load is" if has.loads == 1 else f"{has.loads} loads are"
-    return Offer(beat, Kind.LATER, f"waits its turn to load: {many} under way on {beat.worker}, as many as may")
+    text = f"waits its turn to load: {many} under way on {beat.worker}, as many as may"
+    return Offer(beat, Kind.LATER, needs, has, text)
 
 
-def claim(round_: Round, worker: str, model: str, need: int, *, loads: bool) -> None:
+def claim(round_: Round, worker: str, model: str, needs: Needs, *, loads: bool) -> None:
     """For the rest of the round this room is given away."""
-    round_.planned_bytes[worker] = round_.planned_bytes.get(worker, 0) + need
-    round_.planned_models.setdefault(worker, set()).add(model)
+    round_.give_away(worker, model, needs)
     if loads:
         round_.planned_loads[worker] = round_.planned_loads.get(worker, 0) + 1
 
 
-def _later(has: Capacity, model: str, need: int, max_models: int | None) -> Shortage:
+def _later(has: Capacity, model: str, needs: Needs, max_models: int | None) -> Shortage:
     """What is still missing once everything that leaves has left."""
-    missing = need - has.free_bytes - has.coming_bytes
-    return _shortage(has, has.models - has.leaving, model, missing, max_models)
+    return _shortage(has.models - has.leaving, model, minus(needs, plus(has.free, has.coming)), max_models)
 
 
-def _shortage(
-    has: Capacity, models: frozenset[str], model: str, missing_bytes: int, max_models: int | None
-) -> Shortage:
+def _shortage(models: frozenset[str], model: str, missing: Needs, max_models: int | None) -> Shortage:
     over = 0 if max_models is None or model in models else len(models) + 1 - max_models
-    return Shortage(max(0, missing_bytes), max(0, over))
+    return Shortage(missing, max(0, over))
 
 
-def _full(round_: Round, beat: WorkerBeat, asker: Asker | None, shortage: Shortage, need: int, has: Capacity) -> Offer:
-    room = _arithmetic(round_, beat, shortage, need, has)
+def _full(
+    round_: Round, beat: WorkerBeat, asker: Asker | None, shortage: Shortage, needs: Needs, has: Capacity
+) -> Offer:
+    def full(obstacle: str, choice: Choice | None = None, kept: tuple[str, ...] = ()) -> Offer:
+        return Offer(beat, Kind.FULL, needs, has, obstacle, choice or Choice(), kept)
+
+    room = _arithmetic(round_, beat, shortage, needs, has)
     if asker is None:
-        return Offer(beat, Kind.FULL, room)
+        return full(room)
     if not round_.memory.rules.evict:
-        return Offer(beat, Kind.FULL, f"{room}; eviction is off, so it waits until something leaves by itself")
+        return full(f"{room}; eviction is off, so it waits until something leaves by itself")
     if round_.holding:
-        return Offer(beat, Kind.FULL, f"{room}; the leader has only just taken over and evicts nothing yet")
-    found = residents(round_, beat, asker.model)
+        return full(f"{room}; the leader has only just taken over and evicts nothing yet")
+    found = concerned(residents(round_, beat, asker.model), shortage)
     choice = choose(found, shortage, asker, round_.memory.rules, round_.now_ms)
     if choice.leaving:
-        return Offer(beat, Kind.EVICTION, f"waits for room: {words(choice.leaving)}", choice)
-    kept = tuple(one.model for one in found if one.keeps)
+        return Offer(beat, Kind.EVICTION, needs, has, f"waits for room: {words(choice.leaving)}", choice)
     starting = sorted(round_.planned_models.get(beat.worker, ()))
     stays = "; ".join((*choice.stays, *(f"{name} is given it" for name in starting)))
     stays = stays or "nothing of this fleet holds it"
-    return Offer(beat, Kind.FULL, f"waits for room: {room}; {stays}", choice, kept)
+    return full(f"waits for room: {room}; {stays}", choice, tuple(one.model for one in found if one.keeps))
 
 
-def _arithmetic(round_: Round, beat: WorkerBeat, shortage: Shortage, need: int, has: Capacity) -> str:
+def _arithmetic(round_: Round, beat: WorkerBeat, shortage: Shortage, needs: Needs, has: Capacity) -> str:
     if shortage.models:
         most = round_.memory.rules.max_models
         return f"{beat.worker} holds {len(has.models - has.leaving)} models, max_models is {most}"
-    free = format_bytes(max(0, has.free_bytes + has.coming_bytes))
-    budget = format_bytes(beat.memory_budget_bytes)
-    return f"needs {format_bytes(need)}, {free} of {budget} is free on {beat.worker}"
+    room = plus(has.free, has.coming)
+    device = max(shortage.bytes, key=lambda one: shortage.bytes[one])
+    budget = next((one.budget_bytes for one in beat.devices if one.id == device), 0)
+    free = f"{format_bytes(max(0, room.get(device, 0)))} of {format_bytes(budget)}"
+    return f"needs {format_bytes(needs[device])}, {free} is free on {label(beat, device)}"
 
 
 def _preference(round_: Round, one: Offer) -> Sequence[object]:
@@ -168,7 +191,7 @@ def _preference(round_: Round, one: Offer) -> Sequence[object]:
         return (*one.cost, beat.worker)
     live = sum(1 for r in beat.replicas if r.state in LIVE)
     held = live + round_.planned_count.get(beat.worker, 0)
-    return (held, -capacity(round_, beat).free_bytes, 0, 0, beat.worker)
+    return (held, -left(one.needs, one.has.free), 0, 0, beat.worker)
 
 
 def _cordoned(round_: Round, beat: WorkerBeat) -> bool:

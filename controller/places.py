@@ -83,8 +83,6 @@ def _answer(place: Place, wants: Mapping[str, Want], now_ms: int, leaving: str) 
         boot="",
         host="",
         pid=0,
-        memory_budget_bytes=0,
-        memory_free_bytes=0,
         replicas=tuple(_report(place, want, now_ms) for want in wants.values() if not want.boot),
         only=place.model,
         absent=True,

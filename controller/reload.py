@@ -62,7 +62,8 @@ def roll(round_: Round, entry: CatalogueEntry, old: list[Replica], *, blocked: b
         return
     spot = place(round_, entry)
     if spot.worker is not None and len(new) + len(old) <= policy.max_replicas:
-        round_.start(entry, spot.worker, "the specification changed; the old replica serves until this one is ready")
+        why = "the specification changed; the old replica serves until this one is ready"
+        round_.start(entry, spot.worker, why, needs=spot.needs)
     elif not spot.no_worker:
         why = f"the specification changed and both do not fit: {spot.obstacle}"
         _make_way(round_, entry, min(old, key=_least_useful), why)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.capacity import leaves, on_worker, sleep_frees_bytes, stop_frees_bytes
+from controller.capacity import leaves, on_worker, sleep_frees, stop_frees
 from controller.eviction import Asker, Resident, Use
 from controller.round import Round
 from controller.state import Replica
@@ -59,8 +59,8 @@ def _resident(round_: Round, replica: Replica, *, sole: bool) -> Resident:
         loading=not (replica.ready or replica.asleep),
         asleep=replica.asleep,
         sole=sole,
-        stop_frees_bytes=stop_frees_bytes(replica),
-        sleep_frees_bytes=sleep_frees_bytes(round_, replica),
+        stop_frees=stop_frees(replica),
+        sleep_frees=sleep_frees(round_, replica),
     )
 
 

@@ -50,7 +50,9 @@ def give_rights_back(round_: Round) -> None:
     """What sleeps because others needed its memory may wake for a request again, once nobody waits for memory there."""
     for group in list(round_.replicas.values()):
         for replica in list(group):
-            if replica.evicted and replica.asleep and not round_.planned_bytes.get(replica.worker):
+            planned = round_.planned_bytes.get(replica.worker, {})
+            needs = replica.report.needs if replica.report is not None else {}
+            if replica.evicted and replica.asleep and not any(planned.get(device) for device in needs):
                 round_.let_wake(replica, "nobody waits for its memory any more")
 
 

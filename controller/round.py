@@ -26,7 +26,7 @@ from controller.actions import (
     Stop,
     Unexplain,
 )
-from controller.state import Memory, ModelMemory, Pending, Replica, StopReason
+from controller.state import Memory, ModelMemory, Needs, Pending, Replica, StopReason
 from fleet import FleetView
 from rewarm.errors import ModelLoadFailed
 from rewarm.ids import slug
@@ -47,7 +47,7 @@ class Round:
     actions: list[Action] = field(default_factory=list)
     models: dict[str, ModelMemory] = field(default_factory=dict)
     # By worker, given away in this round: to replicas not yet in its ledger, and to those that wait for room there.
-    planned_bytes: dict[str, int] = field(default_factory=dict)
+    planned_bytes: dict[str, dict[str, int]] = field(default_factory=dict)  # … by device
     planned_count: dict[str, int] = field(default_factory=dict)
     planned_models: dict[str, set[str]] = field(default_factory=dict)
     planned_loads: dict[str, int] = field(default_factory=dict)
@@ -79,10 +79,12 @@ class Round:
         worker: str,
         reason: str,
         *,
+        needs: Needs,
         attempt: int = 1,
         not_before_ms: int = 0,
         deaths: int = 0,
     ) -> None:
+        """``needs``: the devices that it is expected on; its agent chooses."""
         serial = self.memory.serial + 1
         self.memory = replace(self.memory, serial=serial)
         beat = self.view.workers.get(worker)
@@ -105,12 +107,18 @@ class Round:
         )
         self.actions.append(Start(want, reason))
         self.planned_count[worker] = self.planned_count.get(worker, 0) + 1
-        self.planned_bytes[worker] = self.planned_bytes.get(worker, 0) + self.need(entry)
-        self.planned_models.setdefault(worker, set()).add(entry.model)
+        self.give_away(worker, entry.model, needs)
         if not_before_ms <= self.now_ms:
             self.planned_loads[worker] = self.planned_loads.get(worker, 0) + 1
         self.started.add(want.replica)
         self.replicas.setdefault(entry.model, []).append(Replica(want.replica, entry.model, worker, want, None, beat))
+
+    def give_away(self, worker: str, model: str, needs: Needs) -> None:
+        """For the rest of the round this room is nobody else's."""
+        planned = self.planned_bytes.setdefault(worker, {})
+        for device, size in needs.items():
+            planned[device] = planned.get(device, 0) + size
+        self.planned_models.setdefault(worker, set()).add(model)
 
     def stop(self, replica: Replica, why: StopReason, reason: str, *, if_idle: bool = False) -> None:
         """``if_idle``: only if its gate has seen no activity since the heartbeat this decision looks at."""

@@ -6,6 +6,7 @@ from controller import breaker
 from controller.actions import ForgetStatus, SetStatus
 from controller.canary import failed_until_ms
 from controller.capacity import leaves, on_worker
+from controller.needs import reach
 from controller.placement import place
 from controller.residents import residents
 from controller.retry import Kind, judge
@@ -178,7 +179,7 @@ def _decide_after(
         was_ready=was_ready,
         waiting=round_.waiting(entry.model),
         policy=entry.policy,
-        roomier=_roomier(round_, replica),
+        roomier=_roomier(round_, entry, replica),
         jitter=round_.jitter(replica.id),
         deaths=deaths,
         crowded=_crowded(round_, replica),
@@ -197,6 +198,7 @@ def _decide_after(
                 entry,
                 spot.worker,
                 verdict.reason,
+                needs=spot.needs,
                 attempt=verdict.attempt,
                 not_before_ms=not_before,
                 deaths=verdict.deaths,
@@ -206,9 +208,9 @@ def _decide_after(
             round_.owe(entry.model, pending)
 
 
-def _roomier(round_: Round, replica: Replica) -> bool:
-    mine = replica.beat.memory_budget_bytes if replica.beat is not None else 0
-    return any(b.memory_budget_bytes > mine and not b.draining for b in round_.view.workers.values())
+def _roomier(round_: Round, entry: CatalogueEntry, replica: Replica) -> bool:
+    mine = reach(round_, entry, replica.beat) if replica.beat is not None else 0
+    return any(reach(round_, entry, b) > mine and not b.draining for b in round_.view.workers.values())
 
 
 def _remember_place(round_: Round, entry: CatalogueEntry, replica: Replica, failure: Failure) -> None:

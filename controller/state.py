@@ -16,6 +16,9 @@ from rewarm.config import PlacementRules
 from rewarm.messages import ReplicaReport, Want, WorkerBeat
 from rewarm.states import ENDED, LOADING, ReplicaState
 
+Needs = Mapping[str, int]
+"""Bytes by device of one worker."""
+
 _SERVED = (ReplicaState.READY, ReplicaState.ASLEEP, ReplicaState.DRAINING)
 
 
@@ -55,6 +58,7 @@ class ModelMemory:
     pending: Pending | None = None
     spare_since_ms: int | None = None  # since when one replica fewer would do
     need_bytes: int | None = None  # as an agent counted it for the last replica
+    gpu_needs: Needs | None = None  # … by device, on a machine with GPUs
     made_room_ms: int = 0  # when a place's replica last had to stop for it
     asleep_bytes: int | None = None  # what one of them kept while it slept
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from rewarm.messages import DeviceReport, PoolReport, ReplicaReport, Want, WorkerBeat
 from rewarm.states import ReplicaState
-from worker.devices.device import RAM
 from worker.replica import Replica
 
 _REACHABLE = (ReplicaState.READY, ReplicaState.ASLEEP, ReplicaState.DRAINING)
@@ -77,15 +76,11 @@ def beat(
     only: str = "",
     since_ms: int = 0,
 ) -> WorkerBeat:
-    # Engines that can run on a GPU do where there is one: that is the memory that placement shares out.
-    shared = [device for device in devices if device.kind != RAM] or list(devices)
     return WorkerBeat(
         worker=worker,
         boot=boot,
         host=host,
         pid=pid,
-        memory_budget_bytes=sum(device.budget_bytes for device in shared),
-        memory_free_bytes=sum(device.free_bytes for device in shared),
         devices=devices,
         replicas=tuple(replicas),
         draining=draining,

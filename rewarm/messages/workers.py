@@ -85,16 +85,12 @@ class DeviceReport(Message, frozen=True, kw_only=True):
 
 
 class WorkerBeat(Message, frozen=True, kw_only=True):
-    """A worker's heartbeat: capacity and every replica it knows, ended ones until the leader has removed their want.
-
-    ``memory_*`` are sums over its GPUs, or of RAM where it has none: what one model can have only ``devices`` tell."""
+    """A worker's heartbeat: its devices, and its replicas, ended ones until the leader has removed their want."""
 
     worker: str
     boot: str
     host: str  # of a pod its address
     pid: int
-    memory_budget_bytes: int
-    memory_free_bytes: int  # budget less what its replicas and others use
     replicas: tuple[ReplicaReport, ...] = ()
     devices: tuple[DeviceReport, ...] = ()
     draining: bool = False

@@ -34,6 +34,7 @@ from rewarm.config import PlacementRules
 from rewarm.messages import (
     Canary,
     CatalogueEntry,
+    DeviceReport,
     Explanation,
     Failure,
     ModelPolicy,
@@ -56,6 +57,15 @@ def entry(
     return CatalogueEntry(
         model=model, aliases=(), spec=spec, spec_hash=spec_hash, policy=msgspec.convert(policy, ModelPolicy)
     )
+
+
+def ram(budget: int, free: int | None = None) -> DeviceReport:
+    return DeviceReport(id="ram", kind="ram", budget_bytes=budget, free_bytes=budget if free is None else free)
+
+
+def gpu(index: int, budget: int, free: int | None = None, **fields: Any) -> DeviceReport:
+    left = budget if free is None else free
+    return DeviceReport(id=f"GPU-{index}", kind="gpu", index=index, budget_bytes=budget, free_bytes=left, **fields)
 
 
 @dataclass
@@ -100,17 +110,25 @@ class World:
 
     # --- the fleet's side --------------------------------------------------------------------------------------------
 
-    def add_worker(self, name: str, *, memory: int = 16 * GIB, boot: str | None = None) -> None:
+    def add_worker(self, name: str, *gpus: DeviceReport, memory: int = 16 * GIB, boot: str | None = None) -> None:
+        """``memory``: its budget of RAM."""
         self._end(name)
         self.workers[name] = WorkerBeat(
             worker=name,
             boot=boot or f"{name}-boot-1",
             host=name,
             pid=1,
-            memory_budget_bytes=memory,
-            memory_free_bytes=memory,
+            devices=(ram(memory), *gpus),
         )
         self.reports[name] = {}
+
+    def set_free(self, worker: str, free: int, device: str = "ram") -> None:
+        """What its agent has measured of a device."""
+        beat = self.workers[worker]
+        found = tuple(
+            msgspec.structs.replace(one, free_bytes=free) if one.id == device else one for one in beat.devices
+        )
+        self.workers[worker] = msgspec.structs.replace(beat, devices=found)
 
     def add_place(self, name: str, model: str = "m") -> None:
         """A place of a cluster, without a pod."""
@@ -171,6 +189,8 @@ class World:
             slots=want.spec.slots,
         )
         known.update(fields)
+        if "need_bytes" in fields and "needs" not in fields:
+            known["needs"] = {"ram": fields["need_bytes"]} if fields["need_bytes"] else {}
         made = ReplicaReport(**known)
         self.reports[worker][replica] = made
         return made

@@ -10,8 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-import msgspec
-
 from controller.actions import Action, Start
 from rewarm.messages import ReplicaReport, Want
 from rewarm.states import LIVE, FailureReason, ReplicaState
@@ -131,10 +129,9 @@ class Simulation:
                 self._serve(replica, self.queue[want.model].pop(0))
             self._say(replica, body)
         held = sum(body.held for body in self.bodies.values() if body.want.worker == worker)
-        beat = self.world.workers[worker]
-        assert held <= beat.memory_budget_bytes, "more memory is held than there is"
-        free = beat.memory_budget_bytes - held
-        self.world.workers[worker] = msgspec.structs.replace(beat, memory_free_bytes=free)
+        budget = self._budget(worker)
+        assert held <= budget, "more memory is held than there is"
+        self.world.set_free(worker, budget - held)
 
     def _finish(self, replica: str, body: Body) -> None:
         for request in [r for r in body.running if self.now_ms >= (r.served_at_ms or 0) + r.runs_ms]:
@@ -192,12 +189,16 @@ class Simulation:
             in_flight=len(body.running),
             memory_bytes=body.held,
             need_bytes=kind.need if state in LIVE else 0,
+            needs={"ram": kind.need} if body.held else {},
             waits_for_room=waits and self.world.now_ms >= body.want.not_before_ms,
         )
 
     def _free(self, worker: str) -> int:
         held = sum(body.held for body in self.bodies.values() if body.want.worker == worker)
-        return self.world.workers[worker].memory_budget_bytes - held
+        return self._budget(worker) - held
+
+    def _budget(self, worker: str) -> int:
+        return self.world.workers[worker].devices[0].budget_bytes
 
     def _state(self, replica: str) -> ReplicaState:
         report = self._report(replica)

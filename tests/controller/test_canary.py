@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from rewarm.states import FailureReason, ReplicaState
 from tests.controller.fleetview import GIB, World, entry
 
@@ -75,7 +73,7 @@ def test_nobody_stops_for_it_and_it_is_not_started_where_it_may_not_fit() -> Non
     other = world.wake("other")
     world.answer_all("other")
     world.ready(other, ready_at_ms=world.now_ms, need_bytes=10 * GIB)
-    world.workers["w1"] = msgspec.structs.replace(world.workers["w1"], memory_free_bytes=6 * GIB)
+    world.set_free("w1", 6 * GIB)
     quiet(world)
     assert world.wanted() == [] and world.stopping("other") == []
 

@@ -26,7 +26,7 @@ IDLE = Resident(
     use=Use.NOBODY,
     ready_at_ms=NOW - 300_000,
     last_used_ms=NOW - 12_000,
-    stop_frees_bytes=4 * GIB,
+    stop_frees={"ram": 4 * GIB},
 )
 BUSY = replace(IDLE, use=Use.REQUESTS, running=2, last_used_ms=NOW)
 HOT = replace(BUSY, waiting=7)
@@ -78,7 +78,7 @@ def test_it_stays(resident: Resident, asker: Asker, answer: str) -> None:
 
 
 def names(residents: list[Resident], bytes_: int, asker: Asker = ASKER, models: int = 0) -> list[str]:
-    choice = choose(residents, Shortage(bytes_, models), asker, RULES, NOW)
+    choice = choose(residents, Shortage({"ram": bytes_} if bytes_ else {}, models), asker, RULES, NOW)
     return [f"{one.resident.replica}{' sleeps' if one.sleep else ''}" for one in choice.leaving]
 
 
@@ -87,7 +87,7 @@ def one(replica: str, gib: int, idle_s: int = 60, **changes: object) -> Resident
         IDLE,
         replica=replica,
         model=replica,
-        stop_frees_bytes=gib * GIB,
+        stop_frees={"ram": gib * GIB},
         last_used_ms=NOW - idle_s * 1000,
         **changes,  # type: ignore[arg-type]
     )
@@ -109,7 +109,7 @@ def test_idle_ones_before_those_in_use_and_less_important_ones_first() -> None:
 
 
 def test_sleep_where_that_is_enough() -> None:
-    sleeper = one("sleeper", 8, sleep_frees_bytes=6 * GIB)
+    sleeper = one("sleeper", 8, sleep_frees={"ram": 6 * GIB})
     assert names([sleeper], 6 * GIB) == ["sleeper sleeps"]
     assert names([sleeper], 7 * GIB) == ["sleeper"]
     assert names([sleeper], 0, models=1) == ["sleeper"], "asleep it still counts as a model"
@@ -118,7 +118,7 @@ def test_sleep_where_that_is_enough() -> None:
 def test_nobody_goes_for_nothing() -> None:
     """What may go is not enough: then it need not go at all yet."""
     young = one("young", 8, ready_at_ms=NOW - 1_000)
-    choice = choose([one("old", 2), young], Shortage(8 * GIB), ASKER, RULES, NOW)
+    choice = choose([one("old", 2), young], Shortage({"ram": 8 * GIB}), ASKER, RULES, NOW)
     assert choice.leaving == ()
     assert choice.stays == ("young was loaded 1 s ago and stays for 10 s",)
     assert not choice.never
@@ -126,7 +126,7 @@ def test_nobody_goes_for_nothing() -> None:
 
 def test_what_can_never_be_enough_is_said() -> None:
     kept = one("kept", 8, keeps="is pinned")
-    assert choose([one("old", 2), kept], Shortage(4 * GIB), ASKER, RULES, NOW).never
+    assert choose([one("old", 2), kept], Shortage({"ram": 4 * GIB}), ASKER, RULES, NOW).never
 
 
 residents = st.builds(
@@ -141,8 +141,8 @@ residents = st.builds(
     waiting=st.integers(0, 3),
     keeps=st.sampled_from(["", "", "is pinned"]),
     loading=st.booleans(),
-    stop_frees_bytes=st.integers(0, 8),
-    sleep_frees_bytes=st.just(0),
+    stop_frees=st.builds(lambda size: {"ram": size}, st.integers(0, 8)),
+    sleep_frees=st.just({}),
 )
 
 
@@ -156,7 +156,7 @@ residents = st.builds(
 def test_the_choice_is_sufficient_minimal_and_spares_those_it_must(
     found: list[Resident], missing: int, models: int, asker: Asker
 ) -> None:
-    leaving = choose(found, Shortage(missing, models), asker, RULES, NOW).leaving
+    leaving = choose(found, Shortage({"ram": missing} if missing else {}, models), asker, RULES, NOW).leaving
     for one_ in leaving:
         assert not one_.resident.keeps
         assert not (one_.resident.use is not Use.NOBODY and one_.if_idle)
@@ -164,7 +164,7 @@ def test_the_choice_is_sufficient_minimal_and_spares_those_it_must(
             assert one_.resident.priority >= asker.priority, "a more important one was taken in use"
             assert asker.use is not Use.NOBODY
     if leaving:
-        freed = [one_.resident.stop_frees_bytes for one_ in leaving]
+        freed = [one_.resident.stop_frees["ram"] for one_ in leaving]
         assert sum(freed) >= missing
         assert len(leaving) >= models
         if len(leaving) > models:

@@ -153,7 +153,4 @@ def test_a_lower_max_replicas_stops_the_surplus() -> None:
 
 
 def _use_memory(world: World, used: int) -> None:
-    import msgspec
-
-    beat = world.workers["w1"]
-    world.workers["w1"] = msgspec.structs.replace(beat, memory_free_bytes=beat.memory_budget_bytes - used)
+    world.set_free("w1", world.workers["w1"].devices[0].budget_bytes - used)

@@ -13,7 +13,7 @@ from controller.places import Place, Seen
 from fleet import Commands, FleetClient, Queue, Registry
 from rewarm.messages import CatalogueEntry, Ticket, Want, WorkerBeat
 from rewarm.states import ReplicaState
-from tests.controller.fleetview import GIB, entry
+from tests.controller.fleetview import GIB, entry, ram
 
 pytestmark = [pytest.mark.redis, pytest.mark.asyncio]
 
@@ -39,7 +39,7 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
 
 async def beat(client: FleetClient) -> None:
     await Registry(client).beat(
-        WorkerBeat(worker="w1", boot="boot-1", host="h", pid=1, memory_budget_bytes=8 * GIB, memory_free_bytes=8 * GIB),
+        WorkerBeat(worker="w1", boot="boot-1", host="h", pid=1, devices=(ram(8 * GIB),)),
         ttl_ms=60_000,
     )
 

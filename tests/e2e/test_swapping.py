@@ -140,7 +140,7 @@ async def test_cancels_drains_reloads_and_wakes_under_load_lose_nothing(tmp_path
 
         async def free_bytes() -> int:
             workers = (await stack.status(serve))["workers"]
-            return workers[0]["memory_free_bytes"] if workers else 0
+            return workers[0]["devices"][0]["free_bytes"] if workers else 0
 
         idle = await until(free_bytes, "the worker is known")
         done, failures, stop = 0, [], asyncio.Event()

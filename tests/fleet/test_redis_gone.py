@@ -27,7 +27,7 @@ async def client(own_redis: LocalRedis) -> AsyncIterator[FleetClient]:
 
 
 def beat(worker: str = "w") -> WorkerBeat:
-    return WorkerBeat(worker=worker, boot="b", host="h", pid=1, memory_budget_bytes=1, memory_free_bytes=1)
+    return WorkerBeat(worker=worker, boot="b", host="h", pid=1)
 
 
 @pytest.mark.asyncio

@@ -10,6 +10,7 @@ import pytest
 from fleet import FleetClient, Leader, Publisher, Queue, Receipts, Registry
 from rewarm.messages import (
     CatalogueEntry,
+    DeviceReport,
     ModelPolicy,
     Progress,
     Receipt,
@@ -33,8 +34,7 @@ def beat(worker: str = "w", *replicas: ReplicaReport) -> WorkerBeat:
         boot="boot",
         host="host",
         pid=1,
-        memory_budget_bytes=1000,
-        memory_free_bytes=500,
+        devices=(DeviceReport(id="ram", kind="ram", free_bytes=500),),
         replicas=replicas,
     )
 
@@ -51,7 +51,7 @@ async def test_a_worker_lives_from_heartbeat_to_heartbeat(fleet_client: FleetCli
     registry = Registry(fleet_client)
     await registry.beat(beat(), ttl_ms=3000)
     view = await registry.snapshot()
-    assert view.workers["w"].memory_free_bytes == 500
+    assert view.workers["w"].devices[0].free_bytes == 500
     assert view.workers["w"].at_ms == pytest.approx(view.now_ms, abs=5000)  # by Redis's clock, not the worker's
     await advance(fleet_client, 3.1)
     assert (await registry.snapshot()).workers == {}

@@ -259,9 +259,7 @@ class Fleet:
             in_flight=in_flight,
             progress=Progress(model="m", phase=state, **progress) if progress else None,
         )
-        beat = WorkerBeat(
-            worker="w", boot="w", host="h", pid=1, memory_budget_bytes=1, memory_free_bytes=1, replicas=(report,)
-        )
+        beat = WorkerBeat(worker="w", boot="w", host="h", pid=1, replicas=(report,))
         self.view.adopt(FleetView(now_ms=5000, catalogue=self.entries, workers={"w": beat}))
 
     def show(self, job: Job) -> dict[str, Any]:

@@ -234,8 +234,6 @@ class World:
             boot=self.worker,
             host="here",
             pid=1,
-            memory_budget_bytes=1,
-            memory_free_bytes=1,
             replicas=tuple(self.reports.values()),
         )
         await self.registry.beat(beat, ttl_ms=3000, ring=True)

@@ -45,6 +45,8 @@ async def test_a_client_sees_what_is_left_and_when_to_come_back(make_world: Make
     assert 1 <= int(refused.headers["Retry-After"]) <= 60
     assert refused.headers["x-ratelimit-limit-tokens"] == "1000"
     assert (await world.post(chat(), as_("short"))).status == 200, "another key is not concerned"
+    counted = (await world.get("/metrics")).body.decode().splitlines()
+    assert 'rewarm_errors_total{code="rate_limit_exceeded",model=""} 1.0' in counted
 
 
 @pytest.mark.asyncio
