@@ -10,7 +10,7 @@ from controller.needs import RAM, less, minus, plus, roomiest, ways
 from controller.round import Round
 from controller.state import Needs, Replica
 from rewarm.messages import WorkerBeat
-from rewarm.states import LIVE
+from rewarm.states import ENDED, LIVE
 
 SLEEP_LEAVES = 0.25
 """Share of its need that a sleeping replica is taken to keep, until one of its model has been seen asleep."""
@@ -54,11 +54,12 @@ def on_worker(round_: Round, worker: str) -> list[Replica]:
 
 def free(round_: Round, beat: WorkerBeat) -> Needs:
     """What the worker reports, less what is wanted of it and not yet in its ledgers. Below zero where too much is."""
-    reported = {r.replica for r in beat.replicas}
+    # Between its agent's first word of a replica and its admission there are moments, and a download may be.
+    counted = {r.replica for r in beat.replicas if r.needs or r.waits_for_room or r.state in ENDED}
     out = less({device.id: device.free_bytes for device in beat.devices}, round_.planned_bytes.get(beat.worker, {}))
     for want in round_.view.wants.get(beat.worker, {}).values():
         entry = round_.view.catalogue.get(want.model)
-        if want.replica not in reported and entry is not None:
+        if want.replica not in counted and entry is not None:
             wanted = msgspec.structs.replace(entry, spec=want.spec)
             out = less(out, roomiest(ways(round_, wanted, beat), out))
     return out

@@ -137,6 +137,19 @@ def test_needs_that_nobody_knows_yet_are_learnt_and_cost_no_attempt() -> None:
     assert simulation.world.failed == []
 
 
+def test_one_that_its_agent_has_not_admitted_yet_has_its_room_all_the_same() -> None:
+    """It is reported then, and in no ledger."""
+    rules = PlacementRules(concurrent_loads=3)
+    world = World.of(entry("a", memory=10 * GIB), entry("b", memory=10 * GIB), memory=16 * GIB, rules=rules)
+    world.ask("a")
+    world.step()
+    world.report(world.wanted("a")[0], ReplicaState.COLD, need_bytes=10 * GIB, needs={})
+    world.ask("b")
+    world.pass_s(0.1)
+    assert not world.wanted("b")
+    assert "needs 10.0 GiB, 6.0 GiB of 16.0 GiB is free" in world.explanations["b"].text
+
+
 def test_no_more_loads_at_once_than_allowed() -> None:
     kinds = {f"m{i}": Kind(GIB) for i in range(6)}
     rules = PlacementRules(concurrent_loads=2)

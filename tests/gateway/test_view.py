@@ -17,9 +17,7 @@ def told(phase: ReplicaState, explained: str = "") -> Progress:
     view = View(None, heartbeat_s=1.0)  # type: ignore[arg-type]  # nobody reads from Redis here
     progress = Progress(model="m", phase=phase, eta_s=10.0, at_ms=NOW_MS - 3000, message="its pod waits for a node")
     report = ReplicaReport(replica="r", model="m", spec_hash="x", state=phase, term=1, progress=progress)
-    beat = WorkerBeat(
-        worker="w", boot="", host="", pid=0, memory_budget_bytes=0, memory_free_bytes=0, replicas=(report,)
-    )
+    beat = WorkerBeat(worker="w", boot="", host="", pid=0, replicas=(report,))
     why = {"m": Explanation(model="m", text=explained)} if explained else {}
     view.adopt(FleetView(now_ms=NOW_MS, workers={"w": beat}, explanations=why))
     found = view.progress("m")
