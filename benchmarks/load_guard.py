@@ -4,8 +4,9 @@
 
 `rewarm serve` runs with two models: SmolLM2, which two clients stream from without a pause, and one of 2.93 GB
 (:mod:`benchmarks._synthetic`; made in FOLDER and kept there, else in a temporary one). In each round, once with
-`worker.load_guard: on` and once with `off`, the gaps between tokens are measured for a while; then a request wakes the
-large model, whose files were dropped from the page cache, and they are measured until it is ready. A fresh fleet each
+`worker.load_guard: on` and once with `off`, the gaps between tokens are measured for a while; then an operator wakes
+the large model (nobody waits for it: a load that somebody waits for is not held back), whose files were dropped from
+the page cache, and they are measured until it is ready. A fresh fleet each
 time, in turns. Medians of the rounds.
 """
 
@@ -33,6 +34,8 @@ from benchmarks._output import arguments, emit, note, table
 from benchmarks._processes import ROOT, Program, free_port, running, wait_for_port
 from benchmarks._stats import median, quantile
 from benchmarks._synthetic import make
+from gateway import TOKEN_HEADER, token_path
+from rewarm.paths import Paths
 
 CLIENTS = 2
 TOKENS = 48
@@ -128,9 +131,19 @@ def wake(port: int, model: str) -> None:
         urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=30).close()
 
 
+def command(folder: Path, port: int, kind: str, model: str) -> None:
+    """As an operator."""
+    token = token_path(Paths.at(folder / "state")).read_text().strip()
+    headers = {"Content-Type": "application/json", TOKEN_HEADER: token}
+    url = f"http://127.0.0.1:{port}/rewarm/v1/commands"
+    body = json.dumps({"kind": kind, "target": model}).encode()
+    urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=30).close()
+
+
 def one(small: Path, big: Path, guard: str, engine: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="rewarm-guard-") as name:
-        with serving(Path(name), small, big, guard, engine) as (program, port):
+        folder = Path(name)
+        with serving(folder, small, big, guard, engine) as (program, port):
             wake(port, "small")
             until(program, port, "small", "ready", 300)
             gaps, stop = Gaps(), threading.Event()
@@ -146,7 +159,7 @@ def one(small: Path, big: Path, guard: str, engine: str) -> dict[str, float]:
                 begin = time.monotonic()
                 time.sleep(BEFORE_S)
                 woken = time.monotonic()
-                wake(port, "big")
+                command(folder, port, "wake", "big")
                 until(program, port, "big", "ready", LOADS_WITHIN_S)
                 ready = time.monotonic()
             finally:

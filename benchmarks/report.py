@@ -3,9 +3,9 @@
     python -m benchmarks.report [FOLDER] [--docs docs/benchmarks.md]
 
 FOLDER (by default benchmarks/results) holds ``hot_path.json``, ``held.json``, ``cold_start.json`` (of the large model
-``cold_start_large.json``), ``cycles.json``, ``queue.json``, ``eta.json`` and ``load_guard.json`` as ``--json`` prints
-them. In the document, what stands between ``<!-- NAME -->`` and ``<!-- /NAME -->`` is replaced; a missing file leaves
-its part as it is.
+``cold_start_large.json``), ``cycles.json``, ``queue.json``, ``eta.json``, ``load_guard.json``, ``six_models.json`` and
+``never_fits.json`` as ``--json`` prints them. In the document, what stands between ``<!-- NAME -->`` and
+``<!-- /NAME -->`` is replaced; a missing file leaves its part as it is.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,35 @@ def eta(result: Result) -> str:
     return "\n\n".join([markdown(columns, rows), told + verdict(result, f"a median of ≤ {result['target']:.0%}")])
 
 
+def six_models(result: Result) -> str:
+    columns = ["", "requests", "right", "loads", "put to sleep", "wait p50, s", "wait p99, s", "longest, s", "took, s"]
+    rows = []
+    for title, key in (("six models, memory for three", "mixed"), ("two models, memory for one", "two")):
+        found = result[key]
+        cells = [str(found[name]) for name in ("requests", "right")]
+        cells += [str(sum(found[name].values())) for name in ("loads", "put_to_sleep")]
+        cells += [f"{found[name]:.1f}" for name in ("wait_p50_s", "wait_p99_s", "wait_max_s", "took_s")]
+        rows.append([title, *cells])
+    told = "Why those of the second row waited, as they were told: " + "; ".join(result["two"]["explained"][:6]) + ". "
+    told += f"Nobody there may wait longer than {result['two']['bound_s']:.0f} s: a turn, two loads, a stop, a request."
+    return "\n\n".join([markdown(columns, rows), told])
+
+
+def never_fits(result: Result) -> str:
+    columns = ["", "by themselves, ms", "beside it, ms", "ratio, median of the rounds"]
+    rows = [
+        [
+            key,
+            f"{result[f'alone_{key}_ms']:.2f}",
+            f"{result[f'beside_{key}_ms']:.2f}",
+            f"{statistics.median(result[f'ratio_{key}']):.2f}",
+        ]
+        for key in ("p50", "p99")
+    ]
+    told = f"{result['errors']} typed errors, {result['unloaded']} models unloaded."
+    return "\n\n".join([markdown(columns, rows), told])
+
+
 def load_guard(result: Result) -> str:
     columns = ["", "p50 before, ms", "p99 before, ms", "p50 during, ms", "p99 during, ms", "p99 ×", "load, s"]
     names = ("before_p50_ms", "before_p99_ms", "during_p50_ms", "during_p99_ms")
@@ -197,6 +227,8 @@ PARTS: dict[str, Callable[[Result], str]] = {
     "queue": queue,
     "eta": eta,
     "load_guard": load_guard,
+    "six_models": six_models,
+    "never_fits": never_fits,
 }
 
 
