@@ -29,7 +29,7 @@ LOST_MS = 60_000
 
 def look(round_: Round) -> None:
     """After everything else was decided: what is free then is really free."""
-    here = [entry for entry in round_.view.catalogue.values() if entry.remote is None]
+    here = [entry for entry in round_.view.catalogue.values() if entry.placed]
     for entry in here:
         _note(round_, entry)
     if not _quiet(round_):

@@ -17,6 +17,8 @@ def obey(round_: Round, command: Operator) -> None:
         _drain(round_, command.target)
         return
     entry = round_.view.resolve(command.target)
+    if entry is not None and entry.base:
+        entry = round_.view.catalogue.get(entry.base)
     if entry is None:
         round_.note(command.target, f"{command.kind}: no such model")
     elif command.kind == "wake":

@@ -58,17 +58,18 @@ def decide(state: ControllerState, event: Event, now_ms: int) -> Decision:
     catalogue = round_.view.catalogue
     for model in sorted(catalogue.keys() | round_.replicas.keys()):
         entry = catalogue.get(model)
-        if entry is not None and entry.remote is not None and round_.tickets(model):
+        if entry is not None and not entry.placed and round_.tickets(model):
             # They were held when it still ran here; a gateway sends the next ones there by itself.
-            round_.fail_waiting(model, None, f"{model!r} runs elsewhere now: send it again", ShuttingDown.code)
-        if entry is None or entry.remote is not None:  # of a remote one nothing runs here
+            where = "elsewhere" if entry.remote is not None else f"as an adapter of {entry.base!r}"
+            round_.fail_waiting(model, None, f"{model!r} runs {where} now: send it again", ShuttingDown.code)
+        if entry is None or not entry.placed:  # of a remote one, or an adapter, nothing runs here
             settle.bury_unknown(round_, model)
             reload.retire(round_, model)
         else:
             if isinstance(event, Elected | Configured):
                 settle.forsake(round_, entry)
             _settle(round_, entry)
-    here = [entry for entry in catalogue.values() if entry.remote is None]
+    here = [entry for entry in catalogue.values() if entry.placed]
     for entry in sorted(here, key=lambda one: rank(round_, one)):
         _provide(round_, entry)
     resting.give_rights_back(round_)

@@ -25,7 +25,7 @@ def move_jobs(round_: Round, entry: CatalogueEntry, status: ModelStatus | None) 
     event = _event(round_, entry, status)
     if event is None:
         return
-    outlooks = {other: outlook(round_, it) for other, it in round_.view.catalogue.items() if other != model}
+    outlooks = {other: outlook(round_, it) for other, it in round_.view.catalogue.items() if it.home != model}
     if all(one.obstacle for one in outlooks.values()):
         return
     what = "the model cannot be loaded" if isinstance(event, Failed) else "the model is not ready in time"
@@ -33,9 +33,12 @@ def move_jobs(round_: Round, entry: CatalogueEntry, status: ModelStatus | None) 
 
 
 def _in_a_chain(round_: Round, model: str) -> bool:
+    """Its adapters' jobs wait with its own."""
+    catalogue = round_.view.catalogue
+    names = {name for name, entry in catalogue.items() if entry.home == model}
     return any(
-        entry.policy.fallback and (entry.model == model or model in entry.policy.fallback)
-        for entry in round_.view.catalogue.values()
+        entry.policy.fallback and (name in names or not names.isdisjoint(entry.policy.fallback))
+        for name, entry in catalogue.items()
     )
 
 
@@ -54,13 +57,13 @@ def outlook(round_: Round, entry: CatalogueEntry) -> Outlook:
     """How a model stands for jobs, as far as the leader sees."""
     if entry.remote is not None:
         return Outlook(0.0)
-    serving = round_.serving(entry.model)
+    serving = round_.serving(entry.home)
     if any(replica.ready or replica.asleep for replica in serving):
         return Outlook(0.0)
-    status = round_.view.statuses.get(entry.model)
+    status = round_.view.statuses.get(entry.home)
     if not serving and status is not None and status.failure is not None and round_.now_ms < status.failed_until_ms:
         return Outlook(obstacle=f"it could not be loaded ({status.failure.reason.value})")
-    return Outlook(eta_s(round_, entry.model))
+    return Outlook(eta_s(round_, entry.home))
 
 
 def eta_s(round_: Round, model: str) -> float | None:

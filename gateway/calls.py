@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gateway.http import Request
 from rewarm.messages import CatalogueEntry, PhaseTiming, Receipt, Wake
+from rewarm.splice import splice_model
 from rewarm.states import Tier
 
 if TYPE_CHECKING:
@@ -91,12 +92,11 @@ class Call:
         self.request = request
         self.id = request_id
         self.caller = caller
-        self.entry = entry  # of the model that answers
         self.asked = entry.model  # the one that was asked for, by its own name
         self.model = model  # as the client named it
         self.path = path
         self.body = body
-        self.outgoing = body  # what the engine is sent: a fallback's has its own name in it
+        self.address(entry)
         self.stream = stream
         self.chat = chat
         self.charge = charge  # what it counts as against its key's limits
@@ -126,6 +126,13 @@ class Call:
         self.wake: Wake | None = None  # the one that it waited for
         self.standby: Standby | None = None  # who may answer instead
         self.fallback = ""  # why another model than the one asked for answers: a reason of rewarm.fallback
+
+    def address(self, entry: CatalogueEntry) -> None:
+        """``entry`` is of the model that answers; ``outgoing`` is what its engine is sent. The body's own name stays,
+        but a fallback's has its name in it, and so has an adapter's, of which an engine knows no aliases."""
+        self.entry = entry
+        renamed = entry.model != self.asked or (entry.base and entry.model != self.model)
+        self.outgoing = splice_model(self.body, entry.model) if renamed else self.body
 
     def passed(self, chunk: bytes) -> None:
         """Bytes of the engine's answer, as it gave them."""

@@ -8,7 +8,7 @@ from gateway.breakers import Breakers
 from gateway.keys import Caller
 from gateway.view import View
 from rewarm.config import priority_name
-from rewarm.errors import ModelNotFound
+from rewarm.errors import AdapterLoadFailed, ModelNotFound
 from rewarm.messages import CatalogueEntry
 from rewarm.states import ModelState
 
@@ -35,6 +35,7 @@ def _describe(view: View, breakers: Breakers, name: str, entry: CatalogueEntry) 
         "created": entry.created_s,
         "owned_by": "rewarm",
         "root": entry.model,
+        "parent": entry.base or None,
         "rewarm": model_state(view, breakers, entry),
     }
 
@@ -42,18 +43,19 @@ def _describe(view: View, breakers: Breakers, name: str, entry: CatalogueEntry) 
 def model_state(view: View, breakers: Breakers, entry: CatalogueEntry) -> dict[str, Any]:
     """``fraction`` and ``eta_s`` are of the load that is furthest; 1 and 0 when ready, 0 and null when cold."""
     state = view.state(entry.model)
-    waiting = view.fleet.waiting.get(entry.model)
-    explanation = view.fleet.explanations.get(entry.model)
+    waiting = view.fleet.waiting.get(entry.home)
+    explanation = view.fleet.explanations.get(entry.home)
     out: dict[str, Any] = {
         "state": state.value,
         "aliases": list(entry.aliases),
         "engine": entry.spec.engine,
+        "adapter_of": entry.base or None,
         "phase": None,
         "fraction": 0.0,
         "eta_s": None,
         "waiting": waiting.count if waiting else 0,
         "jobs_waiting": waiting.jobs if waiting else 0,
-        "replicas": len(view.fleet.replicas(entry.model)),
+        "replicas": len(view.fleet.replicas(entry.home)),
         "slots": entry.spec.slots,
         "fallback": list(entry.policy.fallback),
         "priority": priority_name(entry.policy.priority),
@@ -72,13 +74,15 @@ def model_state(view: View, breakers: Breakers, entry: CatalogueEntry) -> dict[s
             "bytes_total": progress.bytes_total,
             "attempt": progress.attempt,
         }
-    broken = breakers.told(entry.model)
-    if broken is not None:
-        out["breaker"] = broken
-    canary = view.fleet.canaries.get(entry.model)
+    breaker = breakers.told(entry.model)
+    if breaker is not None:
+        out["breaker"] = breaker
+    canary = view.fleet.canaries.get(entry.home)
     if canary is not None:
         out["canary"] = {"state": canary.state, "at_ms": canary.at_ms, "message": canary.message}
     failure = view.failure(entry.model)
     if failure is not None:
         out["failure"] = {"reason": failure.reason.value, "message": failure.message, "phase": failure.phase.value}
+    elif broken := view.broken(entry.model):
+        out["failure"] = {"reason": AdapterLoadFailed.code, "message": broken, "phase": None}
     return out

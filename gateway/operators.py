@@ -124,7 +124,10 @@ class Operators:
         for model, state in models.items():
             status = fleet.statuses.get(model)
             state["demand_ms"] = fleet.demand_ms.get(model)
-            state["failure"] = to_json(status.failure) if status is not None and status.failure is not None else None
+            if status is not None and status.failure is not None:
+                state["failure"] = to_json(status.failure)
+            elif not state["adapter_of"]:
+                state["failure"] = None
             state["failed_until_ms"] = status.failed_until_ms if status is not None else 0
             state["places"] = [to_json(place) for place in status.places] if status is not None else []
         return {
@@ -162,7 +165,11 @@ class Operators:
         if entry is not None:
             if entry.remote is not None:
                 raise InvalidRequest(f"{entry.model!r} runs elsewhere: there is nothing to {command.kind}")
-            return entry.model
+            if entry.base and command.kind != "wake":
+                raise InvalidRequest(
+                    f"{entry.model!r} is an adapter of {entry.base!r}, which has the replicas: {command.kind} that"
+                )
+            return entry.home
         if command.kind != "drain":
             raise ModelNotFound(f"the model {command.target!r} does not exist", param="target")
         if command.target not in self._view.fleet.workers and self._view.report(command.target) is None:

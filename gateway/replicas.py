@@ -7,6 +7,7 @@ import logging
 
 from msgspec.structs import replace
 
+from gateway.adapters import Elsewhere, check_served, refuse_broken
 from gateway.calls import Call
 from gateway.dispatch import Dispatcher
 from gateway.drain import Drain
@@ -21,6 +22,7 @@ from gateway.standby import LOOK_EVERY_S, Late
 from gateway.view import View
 from gateway.waiting import Held, WaitingRoom
 from rewarm.errors import (
+    AdapterLoadFailed,
     EngineUnreachable,
     LoadTimeout,
     ModelLoadFailed,
@@ -68,7 +70,15 @@ class Replicas:
     async def answer(self, call: Call, reply: Reply) -> Answer:
         """Raise a RewarmError where there is none, Late where somebody else is to answer, ConnectionError where the
         client is gone."""
+        while True:
+            try:
+                return await self._answer(call, reply)
+            except Elsewhere:
+                continue
+
+    async def _answer(self, call: Call, reply: Reply) -> Answer:
         tried: frozenset[str] = frozenset()
+        refuse_broken(self._view, call.entry)
         while (target := self._dispatcher.choose(call.entry.model, tried)) is not None:
             call.worker, call.tier = target.worker, target.report.tier
             if target.report.state is ReplicaState.ASLEEP:
@@ -102,8 +112,9 @@ class Replicas:
         call.waker = held.wake
         keep_place = True
         try:
-            await self._room.enter(held)
             deadline = call.started_at + patience
+            await self._until_its_base_has_it(call, reply, held, deadline)
+            await self._room.enter(held)
             while True:
                 try:
                     grant = await self._granted(call, reply, held, deadline)
@@ -118,7 +129,7 @@ class Replicas:
             self._view.hint()
             keep_place = False
             raise
-        except (QueueFull, ModelLoadFailed, ModelRemoved, LoadTimeout, Late):
+        except (QueueFull, ModelLoadFailed, AdapterLoadFailed, ModelRemoved, LoadTimeout, Late, Elsewhere):
             keep_place = False
             raise
         finally:
@@ -133,7 +144,7 @@ class Replicas:
         return Ticket(
             # A second one must not meet what is still said of the first.
             id=f"{call.id}.{number}" if number else call.id,
-            model=call.entry.model,
+            model=call.entry.home,
             tenant=caller.tenant,
             gateway=self._room.gateway,
             band=caller.band,
@@ -141,6 +152,25 @@ class Replicas:
             bytes=len(call.body),
             again=None if number else digest_of(caller.tenant, call.path, call.body),
         )
+
+    async def _until_its_base_has_it(self, call: Call, reply: Reply, held: Held, deadline: float) -> None:
+        """Nothing of an adapter is queued while its base's replicas are of before it was configured: they would be
+        granted it, again and again. Until one that has it is ready, or none is up any more."""
+        while self._view.behind(call.entry):
+            refuse_broken(self._view, call.entry)
+            if self._drain.begun:
+                raise ShuttingDown("this gateway is stopping; the model goes on loading")
+            now = self._loop.time()
+            progress = self._progress(held) or Progress(
+                model=call.entry.home, message="its base was started without it"
+            )
+            if now >= deadline:
+                raise self._patience_over(call, progress)
+            if call.standby is not None and call.standby.waits_on:
+                call.standby.look(progress.eta_s, deadline - now)
+            await reply.sign(progress, "waiting")
+            call.due = min(deadline, now + LOOK_EVERY_S, reply.due())
+            await held.wait()
 
     async def _granted(self, call: Call, reply: Reply, held: Held, deadline: float) -> Grant:
         """Wait, and show progress. Raise what ends the wait: a failed ticket, patience, a drain."""
@@ -167,6 +197,8 @@ class Replicas:
 
     async def _take(self, call: Call, reply: Reply, held: Held, grant: Grant) -> Answer | None:
         """Take a grant to its gate. None: refused, and the request waits on."""
+        if call.entry.base:
+            await check_served(self._view, call.entry, grant.replica)
         call.state = "running"
 
         def accepted() -> None:

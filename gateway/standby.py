@@ -22,7 +22,6 @@ from gateway.view import View
 from rewarm.errors import InvalidHeader, RewarmError
 from rewarm.fallback import FALLS_BACK, Chain, Failed, FirstByte, GiveUp, Outlook, Stay, Step, Switch, Waits, decide
 from rewarm.messages import CatalogueEntry
-from rewarm.splice import splice_model
 
 _log = logging.getLogger("rewarm.gateway.standby")
 
@@ -106,6 +105,8 @@ class Fallbacks:
             return Outlook(obstacle=why)
         if entry.remote is not None:
             return self.remotes.outlook(entry)
+        if broken := view.broken(model):
+            return Outlook(obstacle=f"the adapter could not be loaded ({broken})")
         if view.ready(model) or view.asleep(model):
             return Outlook(0.0 if self.dispatcher.choose(model) is not None else None)
         failure = view.failure(model)
@@ -166,9 +167,8 @@ class Standby:
         entry = self._all.view.entry(step.chain.current)
         if entry is None:
             raise RuntimeError(f"{step.chain.current} was there a moment ago")
-        call.entry = entry
+        call.address(entry)
         call.fallback = "" if entry.model == call.asked else step.reason
-        call.outgoing = splice_model(call.body, entry.model) if call.fallback else call.body
         call.replica = call.worker = call.tier = call.wake = None
         call.start = "warm"
         self._all.metrics.fallbacks.add(before, entry.model, step.reason)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -50,6 +50,7 @@ class View:
         self._ready: dict[str, list[Target]] = {}
         self._asleep: dict[str, list[Target]] = {}
         self._loading: dict[str, Progress] = {}
+        self._broken: dict[str, str] = {}
         self.fleet = FleetView(now_ms=0)
         self.known = False  # at least one reading succeeded
         self.available = False  # Redis answered the last time we asked
@@ -114,18 +115,25 @@ class View:
         ready: dict[str, list[Target]] = {}
         asleep: dict[str, list[Target]] = {}
         loading: dict[str, Progress] = {}
+        broken: dict[str, str] = {}
         for beat in fleet.workers.values():
             for report in beat.replicas:
                 if report.state in (ReplicaState.READY, ReplicaState.ASLEEP) and report.endpoint:
                     target = Target(report.replica, beat.worker, report.endpoint, report.slots, beat.at_ms, report)
                     known = ready if report.state is ReplicaState.READY else asleep
                     known.setdefault(report.model, []).append(target)
+                    for adapter, why in report.adapters.items():
+                        if why:
+                            broken[adapter] = why
+                        else:
+                            known.setdefault(adapter, []).append(target)
                 elif report.state in LOADING:
                     progress = fleet.progress.get(report.replica) or report.progress or _bare(report)
                     furthest = loading.get(report.model)
                     if furthest is None or progress.fraction > furthest.fraction:
                         loading[report.model] = progress
         self._ready, self._asleep, self._loading = ready, asleep, loading
+        self._broken = {name: why for name, why in broken.items() if name not in ready and name not in asleep}
         if self.on_change is not None:
             self.on_change()
 
@@ -142,7 +150,25 @@ class View:
         """By every name a client may use, aliases included."""
         return self._names
 
+    def home(self, model: str) -> str:
+        """Whose replicas serve it: of an adapter its base's."""
+        entry = self.fleet.catalogue.get(model)
+        return model if entry is None else entry.home
+
+    def homes(self, models: Iterable[str]) -> dict[str, str]:
+        """Of those that are adapters: name → base."""
+        return {model: home for model in models if (home := self.home(model)) != model}
+
+    def broken(self, model: str) -> str:
+        """Why an adapter is not served although its base is; empty where it is, or will be."""
+        return self._broken.get(model, "")
+
+    def behind(self, entry: CatalogueEntry) -> bool:
+        """Of an adapter: its base is up, but without it, and so were its replicas started before it was configured."""
+        return bool(entry.base and self._ready.get(entry.base) and entry.model not in self._ready)
+
     def ready(self, model: str) -> list[Target]:
+        """The replicas that serve it: of an adapter those of its base that have it."""
         return self._ready.get(model, [])
 
     def asleep(self, model: str) -> list[Target]:
@@ -152,6 +178,7 @@ class View:
     def progress(self, model: str) -> Progress | None:
         """The load that is furthest, if any; its ETA is counted down since it was told. Before a load has begun: why
         not, in the leader's words, where it waits for something."""
+        model = self.home(model)
         progress = self._loading.get(model)
         if progress is not None and progress.eta_s is not None and progress.at_ms:
             age_s = max(0, self.now_ms() - progress.at_ms) / 1000
@@ -174,7 +201,7 @@ class View:
 
     def failure(self, model: str) -> Failure | None:
         """Why the model cannot be loaded now; remembered by the leader for a while, so that retries are cheap."""
-        status = self.fleet.statuses.get(model)
+        status = self.fleet.statuses.get(self.home(model))
         if status is None or status.failed_until_ms <= self.now_ms():
             return None
         return status.failure
@@ -186,11 +213,14 @@ class View:
             return ModelState.READY
         if self._ready.get(model):
             return ModelState.READY
-        if model in self._loading:
+        if self.broken(model):
+            return ModelState.FAILED
+        home = self.home(model)
+        if home in self._loading:
             return ModelState.LOADING
         if self._asleep.get(model):
             return ModelState.ASLEEP
-        states = {report.state for _, report in self.fleet.replicas(model)}
+        states = {report.state for _, report in self.fleet.replicas(home)}
         if ReplicaState.DRAINING in states:
             return ModelState.DRAINING
         if self.failure(model) is not None:

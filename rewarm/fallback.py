@@ -32,6 +32,7 @@ BROKE: frozenset[str] = frozenset(
 
 FALLS_BACK: frozenset[str] = BROKE | {
     "model_load_failed",
+    "adapter_load_failed",
     "load_timeout",
     "model_loading",
     "queue_full",

@@ -60,6 +60,11 @@ class JobSpec(Message, frozen=True, kw_only=True):
     custom_id: str | None = None
     stream: bool = False  # the client's own body asked for a stream
     fallback: tuple[str, ...] = ()  # models that may answer instead, of those that can: see rewarm.fallback
+    homes: dict[str, str] = {}  # noqa: RUF012 -- msgspec. Of those above that are adapters: name → base
+
+    def queue(self, model: str) -> str:
+        """Where it waits for ``model``, one of those above: an adapter's jobs wait for its base."""
+        return self.homes.get(model, model)
 
 
 class Job(Message, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ transformers, HTTP and object-store clients are imported only inside what needs 
 without paying for them.
 """
 
+from snapshots.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Adapter, inspect_adapter
 from snapshots.bench import Bench, render
 from snapshots.capture import CaptureOptions, capture_checkpoint, weights_digest
 from snapshots.catalogue import Usage
@@ -84,6 +85,8 @@ from snapshots.store import CANARY, DEFAULT_FLOOR_BYTES, Store
 from snapshots.throttle import Throttle
 
 __all__ = [
+    "ADAPTER_CONFIG",
+    "ADAPTER_WEIGHTS",
     "CANARY",
     "DEFAULT_FLOOR_BYTES",
     "ENGINE_CACHE_NAME",
@@ -91,6 +94,7 @@ __all__ = [
     "MANIFEST_NAME",
     "PART_BYTES",
     "THROTTLE_ENV",
+    "Adapter",
     "Bench",
     "Canary",
     "CaptureOptions",
@@ -165,6 +169,7 @@ __all__ = [
     "idle_io",
     "ignore",
     "inspect",
+    "inspect_adapter",
     "is_complete",
     "last_io",
     "map_weights",

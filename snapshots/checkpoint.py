@@ -49,9 +49,13 @@ class Checkpoint:
     def tensors(self) -> int:
         return sum(len(file.header.tensors) for file in self.files)
 
+    def element_bytes(self, dtype: str | None = None) -> int:
+        """Of one number that is computed with, in ``dtype`` as below."""
+        return dtype_bytes(self.shape.dtype if dtype in (None, "auto") else str(dtype))
+
     def weight_bytes(self, dtype: str | None = None) -> int:
         """Bytes of the weights in memory, floating-point ones in ``dtype`` (None or "auto": the model's own)."""
-        target = dtype_bytes(self.shape.dtype if dtype in (None, "auto") else str(dtype))
+        target = self.element_bytes(dtype)
         total = 0
         for file in self.files:
             for tensor in file.header.tensors.values():

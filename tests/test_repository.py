@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from rewarm.config import (
+    AdapterModel,
     CommandModel,
     Config,
     DeviceConfig,
@@ -189,11 +190,12 @@ SECTIONS: dict[str, list[type[BaseModel]]] = {
     "`engine: torch`": [TorchModel],
     "`engine: command`": [CommandModel],
     "`engine: remote`": [RemoteModel],
+    "LoRA adapters: `adapter_of`": [AdapterModel],
     "`keys[]`": [KeyConfig],
 }
 
 
-MODELS = (VllmModel, TorchModel, CommandModel, RemoteModel)
+MODELS = (VllmModel, TorchModel, CommandModel, RemoteModel, AdapterModel)
 
 
 def documented(section: str) -> dict[str, str]:

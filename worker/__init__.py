@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from worker.devices.adding_up import problems_here as problems_here
     from worker.devices.here import devices_here as devices_here
+    from worker.engines.vllm.adapters import check as check_adapter
     from worker.place import own_address as own_address
     from worker.run import run_agent as run_agent
 
-__all__ = ["devices_here", "own_address", "problems_here", "run_agent"]
+__all__ = ["check_adapter", "devices_here", "own_address", "problems_here", "run_agent"]
 
 
 def __getattr__(name: str) -> Any:
@@ -30,6 +31,10 @@ def __getattr__(name: str) -> Any:
         from worker.place import own_address
 
         return own_address
+    if name == "check_adapter":
+        from worker.engines.vllm.adapters import check
+
+        return check
     if name == "devices_here":
         from worker.devices.here import devices_here
 

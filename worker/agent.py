@@ -175,7 +175,7 @@ class Agent:
                     _log.debug("event=catalogue-not-read error=%s", error)
             await self._remote.register(models)
             only = self._around.only
-            await self._pools.register({m: entry.spec for m, entry in models.items() if only in ("", m)})
+            await self._pools.register({m: e.spec for m, e in models.items() if e.placed and only in ("", m)})
             await asyncio.sleep(CATALOGUE_EVERY_S)
 
     async def _upkeep(self) -> None:

@@ -47,6 +47,7 @@ def report(replica: Replica, now_s: float, now_ms: int = 0) -> ReplicaReport:
         keep_alive_s=None if gate is None else gate.keep_alive_s,
         eta_error=replica.progress.eta_error,
         trace=replica.trace,
+        adapters=dict(replica.adapters) if served_once else {},
     )
 
 

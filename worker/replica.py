@@ -14,6 +14,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from rewarm.errors import AdapterLoadFailed
 from rewarm.jobs import JobLease
 from rewarm.messages import Failure, ReplicaSpec, Waiter, Want
 from rewarm.pending import usual_of
@@ -26,12 +27,13 @@ from worker.engines.estimate import Estimate
 from worker.fetching import fetched
 from worker.gate.control import GateControl, GateUnreachable
 from worker.hosted import Hosted
-from worker.jobs import Door, GateDoor
+from worker.jobs import Broke, Door, End, GateDoor, Refused
 from worker.launch import CannotStart, Files, admitted, estimated, new_token
 from worker.lifecycle import Action, Life, Limits, Stage
 from worker.limits.watchdog import LOOK_EVERY_S
 from worker.progress import LoadProgress
 from worker.report import (
+    AdaptersReport,
     BytesReport,
     FailedReport,
     GateReport,
@@ -90,6 +92,8 @@ class Replica:
         self.ready_at_ms = 0
         self.numbers: dict[str, float] = {}
         self.weights = ""
+        # Of the specification that it was started with: name → why it does not serve it, empty where it does.
+        self.adapters = {one.name: "" for one in want.spec.adapters}
         self.tier = Tier.COLD  # what this wake starts from: set it before the first phase, see `expect`
         self.tier_reason = ""
         self.cause = want.reason  # what it was woken for
@@ -145,6 +149,13 @@ class Replica:
     @property
     def slots(self) -> int:
         return self.want.spec.slots
+
+    def refuses(self, model: str) -> End | None:
+        """Of a job for ``model``, an adapter: why it is not run here."""
+        why = self.adapters.get(model)
+        if why is None:
+            return Refused(f"it was started without {model!r}")  # a replica of the new specification is coming
+        return Broke(AdapterLoadFailed.code, why) if why else None
 
     @property
     def answer_stall_s(self) -> float:
@@ -434,6 +445,10 @@ class Replica:
             case LoadedReport(weights=weights, seconds=seconds):
                 self.weights = weights
                 _log.info("event=loaded replica=%s weights=%s seconds=%.3f", self.id, weights, seconds)
+            case AdaptersReport(broken=broken):
+                self.adapters |= broken
+                for name, why in broken.items():
+                    _log.error("event=adapter-left-out replica=%s adapter=%s why=%r", self.id, name, why)
             case TimingReport(first=first, gaps=gaps):
                 self._around.loads.samples.add(self.model, "first", first, now)
                 self._around.loads.samples.add(self.model, "gap", gaps, now)

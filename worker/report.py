@@ -130,6 +130,12 @@ class LoadedReport(msgspec.Struct, frozen=True, kw_only=True, tag="loaded"):
     seconds: float = 0.0
 
 
+class AdaptersReport(msgspec.Struct, frozen=True, kw_only=True, tag="adapters"):
+    """Which adapters the engine is without, and why. Before it is ready. Not progress."""
+
+    broken: dict[str, str]
+
+
 class TimingReport(msgspec.Struct, frozen=True, kw_only=True, tag="timing"):
     """How long answers took, in seconds: to their first byte, and from one piece of a stream to the next. A sample of
     them, where there were very many."""
@@ -140,6 +146,7 @@ class TimingReport(msgspec.Struct, frozen=True, kw_only=True, tag="timing"):
 
 Report = (
     TimingReport
+    | AdaptersReport
     | LoadedReport
     | HelloReport
     | PhaseReport

@@ -27,7 +27,7 @@ class PodPlaces:
         self._seen: dict[str, tuple[Seen, float]] = {}  # and since when, monotonic
 
     def configure(self, entries: Mapping[str, CatalogueEntry]) -> None:
-        here = {model: entry.policy.max_replicas for model, entry in entries.items() if entry.remote is None}
+        here = {model: entry.policy.max_replicas for model, entry in entries.items() if entry.placed}
         found = places(here)
         self._models = {place.name: place.model for place in found}
 

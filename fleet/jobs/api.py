@@ -63,7 +63,7 @@ class Jobs(LeasedJobs):
         where Redis is out of memory. Nothing is kept then.
         """
         place, arguments = self._new(spec, body, idempotency)
-        keys = [*place.keys(self._keys), *ready_keys(self._keys, spec.model)]
+        keys = [*place.keys(self._keys), *ready_keys(self._keys, place.model)]
         return await self._create("job_submit", keys, [*arguments, spec.weight, spec.cost], place)
 
     async def adopt(self, ticket: str, gateway: str, spec: JobSpec, body: bytes) -> Submitted | None:
@@ -73,8 +73,8 @@ class Jobs(LeasedJobs):
         """
         place, arguments = self._new(spec, body, None)
         keys = place.keys(self._keys)
-        keys += [self._keys.ticket(ticket), self._keys.since(spec.model), self._keys.held(gateway)]
-        keys += ready_keys(self._keys, spec.model)
+        keys += [self._keys.ticket(ticket), self._keys.since(place.model), self._keys.held(gateway)]
+        keys += ready_keys(self._keys, place.model)
         submitted = await self._create("job_adopt", keys, [*arguments, ticket, gateway], place)
         return submitted if submitted.id else None
 
@@ -193,8 +193,8 @@ class Jobs(LeasedJobs):
             raise JobBodyTooLarge(f"the body has {len(body)} bytes; a job's may have {self.limits.max_body}")
         key, body_hash = idempotency or ("", "")
         digest = idempotency_digest(spec.tenant, key) if idempotency else ""
-        place = JobPlace(spec.id, spec.model, spec.band, spec.tenant, digest)
-        arguments: ArgList = [spec.id, spec.model, spec.tenant, spec.band, encode(spec), body, body_hash]
+        place = JobPlace(spec.id, spec.queue(spec.model), spec.band, spec.tenant, digest)
+        arguments: ArgList = [spec.id, place.model, spec.tenant, spec.band, encode(spec), body, body_hash]
         arguments += ["" if spec.start_deadline_ms is None else spec.start_deadline_ms, spec.max_attempts]
         arguments += [spec.max_loads, spec.retention_s * 1000, ",".join(spec.webhook.events) if spec.webhook else ""]
         arguments += [digest, self.limits.max_bytes_tenant, self.limits.max_bytes_total, self.limits.max_jobs_tenant]

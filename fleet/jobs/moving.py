@@ -48,7 +48,7 @@ async def move(
     attempt). False: the job is no longer there. Raise LostLeadership."""
     keys, place = client.keys, job.place
     owner, term, attempt = _who(leader, lease)
-    to = chain.current
+    to = job.spec.queue(chain.current)
     names = [*place.keys(keys), keys.leader, keys.ready(to, place.band), keys.virtual_time(to, place.band)]
     names.append(keys.jobs_since(to))
     arguments: ArgList = [place.id, owner, term, attempt, place.model, mark(job.chain), to, mark(chain), reason]

@@ -20,7 +20,8 @@ _log = logging.getLogger("rewarm.fleet.jobs")
 
 @dataclass(frozen=True, slots=True)
 class JobPlace:
-    """What names a job's keys. All but ``model`` never changes: a job that waits may be moved to a fallback."""
+    """What names a job's keys. ``model`` is the one whose queue it is in. All but that never changes: a job that waits
+    may be moved to a fallback."""
 
     id: str
     model: str

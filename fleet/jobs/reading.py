@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from fleet.client import FleetClient
+from fleet.jobs.moving import chain_of
 from fleet.jobs.places import ready_keys
 from rewarm.jobs import TERMINAL, Job, JobSpec, JobState
 from rewarm.messages import UnknownSchema, decode
@@ -16,7 +17,7 @@ from rewarm.messages import UnknownSchema, decode
 _POSITIONS_AT_ONCE = 1000
 _FIELDS = (
     *("gateway", "state", "created", "started", "ended", "expires", "attempt", "spent", "loads", "worker", "replica"),
-    *("cancel", "tokens", "chunks", "code", "message", "http", "result", "usage", "model", "why"),
+    *("cancel", "tokens", "chunks", "code", "message", "http", "result", "usage", "model", "why", "chain"),
 )
 _log = logging.getLogger("rewarm.fleet.jobs")
 
@@ -63,6 +64,7 @@ def _job(id_: str, one: Mapping[str, Any], data: bytes | None, position: int | N
     state = JobState(one["state"].decode())
     created, started, ended = (_number(one[name]) for name in ("created", "started", "ended"))
     assert created is not None
+    model = chain_of(spec, _text(one["chain"]) or "", 0.0).current
     until = started if started is not None and state is not JobState.QUEUED else ended if ended is not None else now_ms
     return Job(
         spec=spec,
@@ -86,8 +88,8 @@ def _job(id_: str, one: Mapping[str, Any], data: bytes | None, position: int | N
         result_bytes=_number(one["result"]) or 0,
         usage=msgspec.msgpack.decode(one["usage"]) if one["usage"] else None,
         waited_ms=max(0, until - created),
-        model=_text(one["model"]) or spec.model,
-        fallback=(_text(one["why"]) or "") if _text(one["model"]) != spec.model else "",
+        model=model,
+        fallback=(_text(one["why"]) or "") if model != spec.model else "",
     )
 
 

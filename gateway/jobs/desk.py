@@ -106,6 +106,7 @@ class JobDesk:
         if order.start_deadline_s is not None:
             deadline_ms = self._view.now_ms() + int(order.start_deadline_s * 1000)
         config = self.config
+        fallback = self.chains.of_job(caller, entry, headers or {}, order.endpoint.path, order.body)
         return JobSpec(
             id=id_ or job_id(),
             tenant=caller.tenant,
@@ -126,7 +127,8 @@ class JobDesk:
             batch=batch,
             custom_id=custom_id,
             stream=order.stream,
-            fallback=self.chains.of_job(caller, entry, headers or {}, order.endpoint.path, order.body),
+            fallback=fallback,
+            homes=self._view.homes((entry.model, *fallback)),
         )
 
     def handed_off(

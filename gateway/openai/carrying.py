@@ -88,6 +88,7 @@ class Carrying:
 
     def _job(self, spec: BatchSpec, line: Line, id_: str, entry: CatalogueEntry) -> JobSpec:
         config = self._desk.config
+        fallback = self._desk.chains.of_line(spec.models, entry, spec.endpoint, line.body)
         return JobSpec(
             id=id_,
             tenant=spec.tenant,
@@ -105,7 +106,8 @@ class Carrying:
             retention_s=int(config.retention.total_seconds()),
             batch=spec.id,
             custom_id=line.custom_id,
-            fallback=self._desk.chains.of_line(spec.models, entry, spec.endpoint, line.body),
+            fallback=fallback,
+            homes=self._view.homes((entry.model, *fallback)),
         )
 
     async def _call_off(self, window: Window, lease: Lease) -> bool:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from rewarm import __version__
-from rewarm.config import Config, RemoteModel
+from rewarm.config import AdapterModel, AnyModel, Config, RemoteModel
 from rewarm.paths import Paths
 
 
@@ -23,8 +23,7 @@ def show(console: Console, config: Config, paths: Paths, redis_url: str, took_s:
     console.print(f"{title}  ready in {took_s:.1f} s", highlight=False, soft_wrap=True)
     for name, model in config.models.items():
         aliases = f" (also {', '.join(model.aliases)})" if model.aliases else ""
-        room = f"{model.url}" if isinstance(model, RemoteModel) else f"{model.slots} slots"
-        text = f"  {escape(name)}{escape(aliases)}: {model.engine}, {escape(room)}"
+        text = f"  {escape(name)}{escape(aliases)}: {escape(_kind(model))}"
         console.print(text, highlight=False, soft_wrap=True)
     console.print(f"  logs   {escape(str(paths.logs))}", highlight=False, soft_wrap=True)
     console.print(f"  redis  {escape(_private(redis_url))}\n", highlight=False, soft_wrap=True)
@@ -32,6 +31,13 @@ def show(console: Console, config: Config, paths: Paths, redis_url: str, took_s:
         console.print("Try it; the model wakes on the first request:\n", highlight=False)
         console.print(example(config), highlight=False, markup=False, soft_wrap=True)
         console.print()
+
+
+def _kind(model: AnyModel) -> str:
+    if isinstance(model, AdapterModel):
+        return f"adapter of {model.adapter_of}"
+    room = model.url if isinstance(model, RemoteModel) else f"{model.slots} slots"
+    return f"{model.engine}, {room}"
 
 
 def base_url(config: Config) -> str:

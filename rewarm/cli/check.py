@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -14,7 +15,18 @@ from urllib.parse import urlsplit
 import click
 
 from rewarm.cli.options import json_option
-from rewarm.config import CommandModel, Config, RemoteModel, TorchModel, VllmModel, is_loopback, line_of, load
+from rewarm.config import (
+    AdapterModel,
+    AnyModel,
+    CommandModel,
+    Config,
+    RemoteModel,
+    TorchModel,
+    VllmModel,
+    is_loopback,
+    line_of,
+    load,
+)
 from rewarm.errors import ConfigInvalid
 from rewarm.hub import is_hub, parse_reference
 
@@ -43,6 +55,8 @@ def check(config_path: Path, as_json: bool) -> None:
     found = [replace(f, line=line_of(config_path, f.field)) for f in warnings(config)]
     found.sort(key=lambda f: f.line)
     _show(config_path, found, as_json, models=len(config.models))
+    if any(f.level == "error" for f in found):
+        raise SystemExit(ConfigInvalid.exit_code)
 
 
 def warnings(config: Config) -> list[Finding]:
@@ -69,6 +83,8 @@ def _models(config: Config) -> list[Finding]:
         at = f"models.{name}"
         if isinstance(model, VllmModel | TorchModel):
             out += _checkpoint(f"{at}.source", model.source)
+        elif isinstance(model, AdapterModel):
+            out += _adapter(f"{at}.source", model.source, config.models[model.adapter_of])
         elif isinstance(model, RemoteModel):
             out += _remote(at, model)
         elif isinstance(model, CommandModel):
@@ -124,6 +140,25 @@ def _checkpoint(field: str, source: Path) -> list[Finding]:
         out.append(Finding("warning", field, f"{source} has no *.safetensors"))
     out += [Finding("warning", field, f"{p.name} is empty") for p in weights if p.stat().st_size == 0]
     return out
+
+
+def _adapter(field: str, source: Path, base: AnyModel) -> list[Finding]:
+    """An error where it is here and cannot be served: it fails alone, so nothing else would say so before it is asked
+    for. Where its base is not here, only what the adapter says of itself is looked at."""
+    from snapshots import Checkpoint, CheckpointError, inspect
+    from worker import check_adapter
+
+    if not source.is_dir():
+        return [Finding("warning", field, f"{source} is no folder on this machine")]
+    checkpoint: Checkpoint | None = None
+    if isinstance(base, VllmModel) and base.source.is_dir():
+        with contextlib.suppress(CheckpointError):  # told of the base
+            checkpoint = inspect(base.source)
+    try:
+        check_adapter(source, checkpoint)
+    except CheckpointError as error:
+        return [Finding("error", field, str(error))]
+    return []
 
 
 def _port(config: Config) -> list[Finding]:

@@ -41,7 +41,7 @@ def wake(
 ) -> None:
     """Load MODEL without a request, and show how far it is until it is ready."""
     gateway = Gateway.find(url, config_path, key)
-    name = _known(gateway, model)
+    name = _known(gateway, model, base=True)
     gateway.command("wake", name)
     if no_wait:
         _say(as_json, {"command": "wake", "model": name}, f"{name} wakes")
@@ -101,11 +101,11 @@ def drain(target: str, url: str | None, config_path: Path | None, key: str | Non
     _say(as_json, {"command": "drain", kind: target}, f"{kind} {target} drains; running requests finish first")
 
 
-def _known(gateway: Gateway, model: str) -> str:
-    """The model that a name or alias means. Raise ModelNotFound."""
+def _known(gateway: Gateway, model: str, *, base: bool = False) -> str:
+    """The model that a name or alias means; with ``base`` of an adapter its base. Raise ModelNotFound."""
     for name, entry in gateway.status().get("models", {}).items():
         if model == name or model in entry.get("aliases", ()):
-            return str(name)
+            return str((base and entry.get("adapter_of")) or name)
     raise ModelNotFound(f"no model is named {model!r}; `rewarm ps` lists them")
 
 

@@ -46,7 +46,8 @@ def rows(status: Mapping[str, Any]) -> list[Row]:
     out: list[Row] = []
     now_ms = int(status.get("now_ms") or 0)
     for name, model in status.get("models", {}).items():
-        waiting = int(model.get("waiting") or 0)
+        # An adapter's requests wait with those of its base, and are counted there.
+        waiting = 0 if model.get("adapter_of") else int(model.get("waiting") or 0)
         replicas = by_model.pop(name, [])
         if not replicas:
             out.append(Row(name, str(model.get("state", "cold")), waiting=waiting, detail=_cold(model, now_ms)))
@@ -139,6 +140,8 @@ def _cold(model: Mapping[str, Any], now_ms: int) -> str:
     breaker, canary = model.get("breaker"), model.get("canary")
     if isinstance(breaker, Mapping):
         return f"breaker {breaker.get('state')} after {breaker.get('failures')} failures ({breaker.get('code')})"
+    if model.get("adapter_of"):
+        return f"adapter of {model['adapter_of']}"
     if isinstance(canary, Mapping) and canary.get("state") != "running":
         return f"canary {canary.get('state')}" + (f": {canary['message']}" if canary.get("message") else "")
     return ""

@@ -5,6 +5,7 @@ environment.
 with its line and field. ``catalogue(config)`` gives what the leader publishes.
 """
 
+from rewarm.config.adapter import AdapterModel
 from rewarm.config.catalogue import catalogue, spec_hash
 from rewarm.config.changes import AT_START, Changes, changes
 from rewarm.config.load import line_of, load, parse
@@ -22,6 +23,7 @@ from rewarm.config.processes import (
 from rewarm.config.remote import RemoteModel
 from rewarm.config.schema import (
     BANDS,
+    AnyModel,
     CommandModel,
     Config,
     FilesConfig,
@@ -39,6 +41,8 @@ from rewarm.config.watching import ConfigFile, ConfigState
 __all__ = [
     "AT_START",
     "BANDS",
+    "AdapterModel",
+    "AnyModel",
     "Changes",
     "CommandModel",
     "Config",

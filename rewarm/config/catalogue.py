@@ -8,11 +8,12 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
+from rewarm.config.adapter import AdapterModel
 from rewarm.config.capabilities import capabilities_of
 from rewarm.config.remote import RemoteModel
 from rewarm.config.schema import BANDS, AnyModel, CommandModel, Config, TorchModel, VllmModel
 from rewarm.fallback import expand
-from rewarm.messages import CatalogueEntry, ModelPolicy, RemoteSpec, ReplicaSpec, encode
+from rewarm.messages import AdapterSpec, CatalogueEntry, ModelPolicy, RemoteSpec, ReplicaSpec, encode
 from rewarm.states import ReplicaState
 
 DAILY = timedelta(days=1)
@@ -23,15 +24,18 @@ def catalogue(config: Config) -> dict[str, CatalogueEntry]:
     """What a model can do is looked up in its source, where that is on this machine; nothing else is read."""
     chains = {name: model.fallback for name, model in config.models.items()}
     aliases = {alias: name for name, model in config.models.items() for alias in model.aliases}
-    return {name: _entry(name, model, expand(name, chains, aliases)) for name, model in config.models.items()}
+    return {name: _entry(config, name, expand(name, chains, aliases)) for name in config.models}
 
 
 def spec_hash(spec: ReplicaSpec) -> str:
     return hashlib.sha256(encode(spec)).hexdigest()[:16]
 
 
-def _entry(name: str, model: AnyModel, chain: tuple[str, ...]) -> CatalogueEntry:
-    spec = _remote_spec(name, model) if isinstance(model, RemoteModel) else _spec(name, model)
+def _entry(config: Config, name: str, chain: tuple[str, ...]) -> CatalogueEntry:
+    model = config.models[name]
+    if isinstance(model, AdapterModel):
+        return _adapter(config, name, model, chain)
+    spec = _remote_spec(name, model) if isinstance(model, RemoteModel) else _spec(config, name, model)
     return CatalogueEntry(
         model=name,
         aliases=model.aliases,
@@ -40,6 +44,33 @@ def _entry(name: str, model: AnyModel, chain: tuple[str, ...]) -> CatalogueEntry
         policy=_policy(model, chain),
         remote=_remote(model) if isinstance(model, RemoteModel) else None,
         capabilities=capabilities_of(model),
+    )
+
+
+def _adapter(config: Config, name: str, model: AdapterModel, chain: tuple[str, ...]) -> CatalogueEntry:
+    """Its ``spec`` starts nothing: it says what is asked of every entry, under which names and in what engine."""
+    base = _entry(config, model.adapter_of, ())
+    own = "answer_stall" in model.model_fields_set
+    spec = ReplicaSpec(
+        model=name,
+        engine=base.spec.engine,
+        served_names=(name, *model.aliases),
+        slots=base.spec.slots,
+        source=str(model.source),
+        context_length=base.spec.context_length,
+        answer_stall_s=model.answer_stall.total_seconds() if own else base.spec.answer_stall_s,
+    )
+    can = base.capabilities
+    if model.capabilities is not None:
+        can = replace(can, can=tuple(sorted(set(model.capabilities))))
+    return CatalogueEntry(
+        model=name,
+        aliases=model.aliases,
+        spec=spec,
+        spec_hash=spec_hash(spec),
+        policy=replace(_policy(model, chain), priority=base.policy.priority, pinned=base.policy.pinned),
+        capabilities=can,
+        base=model.adapter_of,
     )
 
 
@@ -64,7 +95,8 @@ def _remote_spec(name: str, model: RemoteModel) -> ReplicaSpec:
     )
 
 
-def _spec(name: str, model: VllmModel | TorchModel | CommandModel) -> ReplicaSpec:
+def _spec(config: Config, name: str, model: VllmModel | TorchModel | CommandModel) -> ReplicaSpec:
+    adapters = sorted(config.adapters_of(name).items())
     return ReplicaSpec(
         model=name,
         engine=model.engine,
@@ -102,6 +134,7 @@ def _spec(name: str, model: VllmModel | TorchModel | CommandModel) -> ReplicaSpe
         snapshot="off" if isinstance(model, CommandModel) else model.snapshot,
         batch_window_s=model.batch_window.total_seconds() if isinstance(model, TorchModel) else 0.0,
         threads=model.threads if isinstance(model, TorchModel) else None,
+        adapters=tuple(AdapterSpec(name=n, source=str(a.source)) for n, a in adapters),
     )
 
 
@@ -113,7 +146,7 @@ def _policy(model: AnyModel, chain: tuple[str, ...]) -> ModelPolicy:
         max_waiting=model.max_waiting,
         unlisted=model.unlisted,
     )
-    if isinstance(model, RemoteModel):
+    if isinstance(model, RemoteModel | AdapterModel):
         return shared
     canary = DAILY if model.canary_every is None and chain else model.canary_every
     return replace(

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from rewarm.config.adapter import AdapterModel
 from rewarm.config.named import NamedModel
 from rewarm.config.remote import RemoteModel
 from rewarm.config.schema import CommandModel, Config, KeyConfig, TorchModel, VllmModel
@@ -23,6 +24,7 @@ _ENGINES: dict[object, type[NamedModel]] = {
     "torch": TorchModel,
     "command": CommandModel,
     "remote": RemoteModel,
+    "adapter": AdapterModel,
 }
 _NAMES = "vllm, torch, command or remote"
 
@@ -163,15 +165,23 @@ def _line(node: yaml.Node | None, loc: _Path) -> int:
 def _say(error: Any) -> str:
     loc = _clean(error["loc"])
     if error["type"] == "extra_forbidden":
+        if _of_the_base(error["loc"]):
+            return "an adapter shares its base's engine: this is set at the base"
         near = difflib.get_close_matches(str(loc[-1]), _known(error["loc"]), n=1)
         return "unknown field" + (f"; did you mean {near[0]!r}?" if near else "")
     if error["type"] == "missing":
         return "is required"
     if error["type"] == "union_tag_not_found":
-        return f"`engine` is required: {_NAMES}"
+        return f"`engine` is required: {_NAMES}; or `adapter_of`"
     if error["type"] == "union_tag_invalid":
         return f"unknown engine {error['ctx']['tag']!r}: {_NAMES}"
     return str(error["msg"]).removeprefix("Value error, ")
+
+
+def _of_the_base(loc: _Path) -> bool:
+    """Whether an adapter is given what only a model with an engine has."""
+    adapter = len(loc) == 4 and loc[0] == "models" and _ENGINES.get(loc[2]) is AdapterModel
+    return adapter and str(loc[3]) in VllmModel.model_fields
 
 
 def _known(loc: _Path) -> list[str]:

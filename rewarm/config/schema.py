@@ -7,9 +7,10 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal, LiteralString
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from rewarm.config.adapter import AdapterModel, adapter_problems
 from rewarm.config.base import Duration, Section, Size, Source, seconds
 from rewarm.config.named import NamedModel
 from rewarm.config.placement import PlacementConfig
@@ -173,7 +174,26 @@ class CommandModel(ModelConfig):
         return value
 
 
-AnyModel = VllmModel | TorchModel | CommandModel | RemoteModel
+AnyModel = VllmModel | TorchModel | CommandModel | RemoteModel | AdapterModel
+
+
+def _kind(value: object) -> str | None:
+    """Of a model as the file has it, or of one that is parsed."""
+    if isinstance(value, dict):
+        if "adapter_of" in value:
+            return "adapter"
+        return None if value.get("engine") is None else str(value["engine"])
+    return "adapter" if isinstance(value, AdapterModel) else getattr(value, "engine", None)
+
+
+_Model = Annotated[
+    Annotated[VllmModel, Tag("vllm")]
+    | Annotated[TorchModel, Tag("torch")]
+    | Annotated[CommandModel, Tag("command")]
+    | Annotated[RemoteModel, Tag("remote")]
+    | Annotated[AdapterModel, Tag("adapter")],
+    Discriminator(_kind),
+]
 
 
 class WebhooksConfig(Section):
@@ -269,7 +289,7 @@ class Config(Section):
     snapshots: SnapshotsConfig = SnapshotsConfig()
     pool: PoolConfig = PoolConfig()
     placement: PlacementConfig = PlacementConfig()
-    models: dict[str, Annotated[AnyModel, Field(discriminator="engine")]] = {}
+    models: dict[str, _Model] = {}
     keys: tuple[KeyConfig, ...] = ()
     jobs: JobsConfig = JobsConfig()
     files: FilesConfig = FilesConfig()
@@ -278,8 +298,11 @@ class Config(Section):
 
     @property
     def local_models(self) -> dict[str, VllmModel | TorchModel | CommandModel]:
-        """Those that run on workers of this fleet."""
-        return {name: model for name, model in self.models.items() if not isinstance(model, RemoteModel)}
+        """Those that have replicas on workers of this fleet."""
+        return {n: m for n, m in self.models.items() if not isinstance(m, RemoteModel | AdapterModel)}
+
+    def adapters_of(self, base: str) -> dict[str, AdapterModel]:
+        return {n: m for n, m in self.models.items() if isinstance(m, AdapterModel) and m.adapter_of == base}
 
     @field_validator("fleet")
     @classmethod
@@ -316,6 +339,15 @@ class Config(Section):
         for name in self.knative.models:
             if name not in self.models:
                 raise ValueError(f"knative.models: {name!r} is no model")
+            if isinstance(self.models[name], AdapterModel):
+                raise ValueError(f"knative.models: {name!r} is an adapter: its base has the pods")
+        return self
+
+    @model_validator(mode="after")
+    def _adapters(self) -> Config:
+        problems = list(adapter_problems(self.models))
+        if problems:
+            raise _placed([(("models", name, "adapter_of"), what) for name, what in problems], "adapter")
         return self
 
     @model_validator(mode="after")

@@ -84,6 +84,7 @@ from rewarm.errors.requests import (
     RequestNotFound,
 )
 from rewarm.errors.serving import (
+    AdapterLoadFailed,
     BreakerOpen,
     DrainDeadline,
     EngineBadResponse,
@@ -123,6 +124,7 @@ from rewarm.errors.upstreams import (
 _AREAS = (requests, jobs, stored, serving, upstreams, gates, operators)
 
 __all__ = [
+    "AdapterLoadFailed",
     "BadRequest",
     "BatchEnded",
     "BatchNotFound",

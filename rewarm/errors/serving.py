@@ -45,6 +45,18 @@ class ModelLoadFailed(RewarmError):
     advice = "The model could not be loaded; `reason` classifies why, `rewarm ps` and the engine's log say more."
 
 
+class AdapterLoadFailed(RewarmError):
+    """Of an adapter alone: its base and the other adapters of it are served."""
+
+    code = "adapter_load_failed"
+    status = 500
+    should_retry = False
+    advice = (
+        "The adapter's folder is missing or damaged, or does not go with its base; the message says what. `rewarm "
+        "check` finds most of it. Once it is right, stop the base (`rewarm drain BASE`): its next start loads it."
+    )
+
+
 class ShuttingDown(RewarmError):
     code = "shutting_down"
     status = 503

@@ -10,13 +10,14 @@ from __future__ import annotations
 from rewarm.messages.codec import SCHEMA_VERSION, Message, UnknownSchema, decode, encode, to_json
 from rewarm.messages.leader import Canary, Command, Explanation, ModelStatus, PlaceStatus, Want
 from rewarm.messages.loads import Failure, PhaseHistory, PhaseTiming, Progress
-from rewarm.messages.models import Capabilities, CatalogueEntry, ModelPolicy, RemoteSpec, ReplicaSpec
+from rewarm.messages.models import AdapterSpec, Capabilities, CatalogueEntry, ModelPolicy, RemoteSpec, ReplicaSpec
 from rewarm.messages.receipts import Receipt, Waiter, Wake, WakeRecord
 from rewarm.messages.requests import GatewayEvent, Grant, Ticket, TicketFailed, decode_gateway_event
 from rewarm.messages.workers import DeviceReport, PoolReport, PreparedReport, ReplicaReport, WorkerBeat
 
 __all__ = [
     "SCHEMA_VERSION",
+    "AdapterSpec",
     "Canary",
     "Capabilities",
     "CatalogueEntry",

@@ -5,6 +5,13 @@ from __future__ import annotations
 from rewarm.messages.codec import Message
 
 
+class AdapterSpec(Message, frozen=True, kw_only=True):
+    """A LoRA adapter that a replica serves beside its base, under its name alone: gateways know the aliases."""
+
+    name: str
+    source: str  # its folder, absolute
+
+
 class ReplicaSpec(Message, frozen=True, kw_only=True):
     """Everything an agent needs to run a replica; its hash tells whether a running one is still the wanted one."""
 
@@ -38,6 +45,7 @@ class ReplicaSpec(Message, frozen=True, kw_only=True):
     snapshot: str = "auto"  # "weights": without compile caches; "off": always from the checkpoint
     batch_window_s: float = 0.0  # of a `torch` engine: how long a request waits for others to share its forward pass
     threads: int | None = None  # of a `torch` engine
+    adapters: tuple[AdapterSpec, ...] = ()
 
 
 class ModelPolicy(Message, frozen=True, kw_only=True):
@@ -87,3 +95,14 @@ class CatalogueEntry(Message, frozen=True, kw_only=True):
     remote: RemoteSpec | None = None  # of `engine: remote`, which has no replicas
     capabilities: Capabilities = Capabilities()
     created_s: int = 0  # for /v1/models
+    base: str = ""  # of an adapter: the model that it is one of
+
+    @property
+    def home(self) -> str:
+        """The model whose queue and replicas it has: its own name, of an adapter its base's."""
+        return self.base or self.model
+
+    @property
+    def placed(self) -> bool:
+        """Whether it has replicas of its own."""
+        return self.remote is None and not self.base

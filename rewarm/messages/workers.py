@@ -41,6 +41,7 @@ class ReplicaReport(Message, frozen=True, kw_only=True):
     keep_alive_s: float | None = None  # as its last request to say so had it; below 0: for ever
     eta_error: float | None = None  # see Wake
     trace: str = ""  # W3C traceparent of the wake's span, where spans are sent
+    adapters: dict[str, str] = {}  # name → why it serves its base without this one; empty: it serves it
 
 
 class PreparedReport(Message, frozen=True, kw_only=True):

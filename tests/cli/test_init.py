@@ -68,7 +68,9 @@ def written(home: Path, programs: Programs = ALL, *folders: Path) -> tuple[str, 
 
 def test_everything_that_can_be_served_is(home: Path) -> None:
     text, config = written(home)
-    engines = {name: (model.engine, str(getattr(model, "source", ""))) for name, model in config.models.items()}
+    engines = {
+        name: (getattr(model, "engine", ""), str(getattr(model, "source", ""))) for name, model in config.models.items()
+    }
     assert engines == {
         "qwen3-1b": ("vllm", "hf:Qwen/Qwen3-1B"),
         "encoder": ("torch", "hf:org/encoder"),

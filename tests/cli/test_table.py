@@ -27,6 +27,16 @@ def test_why_it_waits() -> None:
     assert [row.detail for row in rows(status)] == [why]
 
 
+def test_an_adapter_says_whose_it_is_and_why_it_alone_failed() -> None:
+    """Who waits is counted once, with its base."""
+    tuned = {"state": "ready", "adapter_of": "chat", "waiting": 3}
+    status = {"now_ms": NOW, "models": {"chat": {"state": "ready", "waiting": 3}, "tuned": tuned}, "workers": []}
+    chat, row = rows(status)
+    assert (chat.waiting, row.waiting, row.state, row.detail) == (3, 0, "ready", "adapter of chat")
+    failure = {"reason": "adapter_load_failed", "message": "not JSON"}
+    assert shown(adapter_of="chat", failure=failure) == "adapter_load_failed: not JSON"
+
+
 def test_the_life_of_a_failed_load() -> None:
     failure = {"reason": "engine_exited", "message": "it exited with status 7"}
     place = {"worker": "w1", "failures": 2, "open_until_ms": NOW + 30_000}

@@ -153,3 +153,28 @@ async def test_a_moved_job_can_still_be_cancelled(fleet_client: FleetClient, job
     await jobs.move(seen, after(seen.chain), "x", *leader)
     assert await jobs.cancel("j", "A") == "cancelled"
     assert (await Queue(fleet_client).waiting(["b"]))["b"].jobs == 0
+
+
+async def test_an_adapter_s_jobs_are_in_the_queue_of_its_base(
+    fleet_client: FleetClient, jobs: Jobs, leader: Term
+) -> None:
+    """So they are after a fallback, by name: to the adapter, and from it to its base."""
+    await submit(jobs, "j", fallback=("tuned", "b"), homes={"tuned": "b"})
+    first = await in_chain(jobs)
+    assert await jobs.move(first, after(first.chain), "model_load_failed", *leader)
+    job = await read(jobs, "j")
+    assert (job.model, job.fallback, job.position) == ("tuned", "model_load_failed", 0)
+    second = await in_chain(jobs, "b")
+    assert second.chain.current == "tuned"
+    assert await jobs.move(second, after(second.chain), "adapter_load_failed", *leader)
+    (lease,) = (await claim_of(fleet_client, "b", "r1")).jobs
+    assert (lease.model, lease.chain) == ("b", "2")
+    assert ((await read(jobs, "j")).model, (await read(jobs, "j")).fallback) == ("b", "adapter_load_failed")
+
+
+async def test_an_adapter_s_job_begins_there(fleet_client: FleetClient, jobs: Jobs) -> None:
+    await submit(jobs, "j", model="tuned", asked_model="tuned", homes={"tuned": "m"})
+    job = await read(jobs, "j")
+    assert (job.model, job.fallback, job.position) == ("tuned", "", 0)
+    lease = await run_next(fleet_client)
+    assert (lease.spec.model, lease.model, lease.chain) == ("tuned", "m", "")

@@ -69,8 +69,8 @@ def asked_of(config: Config, gpus: int) -> dict[str, Asked]:
     """Of the models whose weights this machine can read. One that contradicts itself says so when it is loaded."""
     out: dict[str, Asked] = {}
     for name, entry in catalogue(config).items():
-        if entry.remote is not None:
-            continue  # on no device of ours
+        if not entry.placed:
+            continue  # on no device of ours, or counted with its base
         try:
             demand = estimate(entry.spec, gpus).demand
         except (CannotEstimate, OSError):

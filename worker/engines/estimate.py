@@ -111,13 +111,17 @@ def _of_checkpoint(spec: ReplicaSpec, checkpoint: Checkpoint, need: Need) -> Est
         need.weights_bytes,
         need.kv_bytes,
         checkpoint.file_bytes,
-        f"{format_bytes(need.total_bytes)} (weights {format_bytes(need.weights_bytes)}, "
+        f"{format_bytes(need.total_bytes)} (weights {format_bytes(need.weights_bytes)}{_adapters(need)}, "
         f"KV cache for {spec.slots} slots of {need.context} tokens {format_bytes(need.kv_bytes)}, "
         f"processes {format_bytes(need.overhead_bytes)}, reserve {format_bytes(need.reserve_bytes)})",
         need.gpus,
         need.host_bytes,
         spec.devices if need.gpus else (),
     )
+
+
+def _adapters(need: Need) -> str:
+    return f", of it adapters {format_bytes(need.adapters_bytes)}" if need.adapters_bytes else ""
 
 
 def _command(spec: ReplicaSpec, gpus_here: int) -> Estimate:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from rewarm.messages import ReplicaSpec
 from rewarm.units import format_bytes
 from snapshots import Checkpoint
+from worker.engines.vllm import adapters
 
 _MIB = 2**20
 
@@ -45,6 +46,7 @@ class Need:
     reserve_bytes: int  # activations, fragmentation, what nobody foresees
     gpus: int = 0  # on so many of them, a like share on each; 0: in RAM
     host_bytes: int = 0  # in RAM beside what the GPUs hold
+    adapters_bytes: int = 0  # of the weights
 
     @property
     def total_bytes(self) -> int:
@@ -52,19 +54,20 @@ class Need:
 
 
 def vllm_need(checkpoint: Checkpoint, spec: ReplicaSpec, *, gpus: int = 0) -> Need:
-    """The need of one replica. With ``spec.memory_bytes`` the total is that, and the cache takes what the rest leaves.
-    On ``gpus`` it is what all of them hold together.
+    """The need of one replica, with its adapters. With ``spec.memory_bytes`` the total is that, and the cache takes
+    what the rest leaves. On ``gpus`` it is what all of them hold together.
 
     Raise NeverFits when that is not even one request of full context.
     """
     context = spec.context_length or checkpoint.shape.max_context
-    weights = checkpoint.weight_bytes(spec.dtype)
+    beside = adapters.find(spec, checkpoint).need_bytes(checkpoint, checkpoint.element_bytes(spec.dtype))
+    weights = checkpoint.weight_bytes(spec.dtype) + beside
     overhead = gpus * GPU_PROCESS_BYTES or CPU_PROCESS_BYTES
     host = GPU_HOST_BYTES + (gpus - 1) * GPU_RANK_BYTES if gpus else 0
     wanted = kv_cache_bytes(checkpoint, spec.dtype, spec.slots, context)
     if spec.memory_bytes is None:
         reserve = int((weights + wanted + overhead) * spec.reserve_fraction)
-        return Need(context, weights, wanted, overhead, reserve, gpus, host)
+        return Need(context, weights, wanted, overhead, reserve, gpus, host, beside)
     usable = int(spec.memory_bytes / (1 + spec.reserve_fraction))
     least = kv_cache_bytes(checkpoint, spec.dtype, 1, context)
     kv = min(wanted, usable - weights - overhead)
@@ -76,7 +79,7 @@ def vllm_need(checkpoint: Checkpoint, spec: ReplicaSpec, *, gpus: int = 0) -> Ne
             f"{context} tokens {format_bytes(least)}, reserve {spec.reserve_fraction:.0%}; raise `memory` or lower "
             f"`context_length`"
         )
-    return Need(context, weights, kv, overhead, spec.memory_bytes - weights - overhead - kv, gpus, host)
+    return Need(context, weights, kv, overhead, spec.memory_bytes - weights - overhead - kv, gpus, host, beside)
 
 
 def kv_cache_bytes(checkpoint: Checkpoint, dtype: str | None, slots: int, context: int) -> int:

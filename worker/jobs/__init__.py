@@ -11,5 +11,6 @@ and :mod:`worker.jobs.runner` carry them out.
 from worker.jobs.door import Door, GateDoor
 from worker.jobs.remote import RemoteJobs
 from worker.jobs.runner import JobRunner
+from worker.jobs.verdict import Broke, End, Refused
 
-__all__ = ["Door", "GateDoor", "JobRunner", "RemoteJobs"]
+__all__ = ["Broke", "Door", "End", "GateDoor", "JobRunner", "Refused", "RemoteJobs"]

@@ -62,6 +62,9 @@ class RemotePlace:
     async def slot(self) -> str | None:
         return "remote"
 
+    def refuses(self, model: str) -> End | None:
+        return None  # a remote model has no adapters of ours
+
     def enter(self, pool: UpstreamPool) -> Door:
         return self
 

@@ -65,6 +65,9 @@ class Place(Protocol):
     @property
     def serving(self) -> bool: ...
 
+    def refuses(self, model: str) -> End | None:
+        """Why the job of an adapter is not run there."""
+
     async def slot(self) -> str | None:
         """A grant at its gate, None while there is none. Raise GateUnreachable."""
 
@@ -186,9 +189,12 @@ class Run:
         if body is None:
             return Lost()
         limits = Limits(self.place.answer_stall_s, self._store.limits.max_result)
-        model = self.lease.model
-        if model and model != self.lease.spec.model:
-            body = splice_model(body, model)  # a fallback answers under its own name
+        spec, model = self.lease.spec, chain_of(self.lease.spec, self.lease.chain, self.lease.created_ms).current
+        if model in spec.homes and (end := self.place.refuses(model)) is not None:
+            return end
+        if model != spec.model or (model in spec.homes and model != spec.asked_model):
+            # A fallback answers under its own name, and an engine knows no adapter's aliases.
+            body = splice_model(body, model)
         asked = ask(self.lease.spec.path, body)
         self._attempt = Attempt(self.place.enter(self._pool), self.lease, grant, asked, limits)
         output = Output(self.write)

@@ -82,15 +82,15 @@ def registration(host: HostFile) -> HostFile:
 
 
 def key(host: HostFile) -> str:
-    """Two host files with the same key can share a preparation. Reads the folders of the checkpoint and of the model's
-    snapshots: names, sizes, times. A snapshot that comes, goes or is written to makes another key.
+    """Two host files with the same key can share a preparation. Reads the folders of the checkpoint, its adapters and
+    the model's snapshots: names, sizes, times. A snapshot that comes, goes or is written to makes another key.
 
     Raise OSError where the checkpoint cannot be read.
     """
     import hashlib
 
     digest = hashlib.sha256(msgspec.json.encode(registration(host)))
-    for name, size, changed in (*_files(host.spec.source), *_snapshots(host)):
+    for name, size, changed in (*_files(host.spec.source), *_adapters(host), *_snapshots(host)):
         digest.update(f"\0{name}\0{size}\0{changed}".encode())
     return digest.hexdigest()[:24]
 
@@ -102,6 +102,14 @@ def _files(source: str | None) -> list[tuple[str, int, int]]:
     for path in sorted(Path(source).iterdir()):
         status = path.stat()
         found.append((path.name, status.st_size, status.st_mtime_ns))
+    return found
+
+
+def _adapters(host: HostFile) -> list[tuple[str, int, int]]:
+    found = []
+    for adapter in host.spec.adapters:
+        with contextlib.suppress(OSError):  # it is left out, and the base served
+            found += [(f"{adapter.name}/{name}", size, changed) for name, size, changed in _files(adapter.source)]
     return found
 
 

@@ -19,6 +19,7 @@ from worker.engines.http import serving
 from worker.engines.need import Need, NeverFits, vllm_need
 from worker.engines.proof import Post, first_answer, first_requests, poster, verify, warm_up
 from worker.engines.vllm import canary
+from worker.engines.vllm.adapters import Adapters, find
 from worker.engines.vllm.arguments import ArgumentsRefused, refuse_owned
 from worker.engines.vllm.environment import TemporaryFolder, is_cpu_build, prepare
 from worker.engines.vllm.loaded import read as read_loaded
@@ -28,6 +29,7 @@ from worker.engines.vllm.sleep import VllmSleeper, why_not
 from worker.engines.vllm.start import Engine, engine_core_ended, loaded_file, start
 from worker.gate import Gate, open_gate_sockets
 from worker.gate.gate import CONTROL_HEADER
+from worker.report import AdaptersReport
 
 _FIRST_TOKENS = 2
 """One from the prompt, one from the cache that it filled."""
@@ -53,7 +55,10 @@ async def serve(
         try:
             context.reporter.phase(ReplicaState.INITIALISING, 0.8, "building the HTTP application")
             gate = make_gate(host, context.reporter)
-            server = await build(engine, gate)
+            adapters = find(host.spec, inspect(Path(str(host.spec.source)))) if host.spec.adapters else Adapters()
+            server, broken = await build(engine, gate, adapters)
+            if host.spec.adapters:
+                context.reporter.send(AdaptersReport(broken=broken))
             with engine_core_watch(engine.client) as ended:
                 async with serving(server, sockets) as task:
                     context.reporter.phase(ReplicaState.INITIALISING, 1.0, "the HTTP application serves")

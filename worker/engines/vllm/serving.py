@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from worker.engines.http import Server, make_server
+from worker.engines.vllm.adapters import Adapters, give
 from worker.engines.vllm.start import Engine
 from worker.gate import Gate, GateMiddleware
 from worker.gate.asgi import Application, Receive, Scope, Send
@@ -36,7 +37,8 @@ class CutWhenDead:
         await self._app(scope, receive, guarded if scope["type"] == "http" else send)
 
 
-async def build(engine: Engine, gate: Gate) -> Server:
+async def build(engine: Engine, gate: Gate, beside: Adapters) -> tuple[Server, dict[str, str]]:
+    """The server, and the adapters that it is without, with the reason."""
     from vllm.entrypoints.launchers.api_server.app_state import init_app_state
     from vllm.entrypoints.launchers.app import build_app
 
@@ -53,7 +55,7 @@ async def build(engine: Engine, gate: Gate) -> Server:
     gated = GateMiddleware(CutWhenDead(app, lambda: bool(client.errored)), gate)
     server = make_server(gated, lifespan="on")
     app.state.server = server  # vLLM's exception handlers ask it to leave when the engine is dead
-    return server
+    return server, await give(beside, app.state.openai_serving_models, options)
 
 
 @contextlib.contextmanager

@@ -21,10 +21,11 @@ from typing import Any
 
 from rewarm.states import FailureReason, ReplicaState
 from rewarm.units import format_bytes
+from snapshots import inspect
 from worker.engines.host import HostContext, HostFailed
 from worker.engines.hostfile import HostFile
 from worker.engines.need import Need
-from worker.engines.vllm import arguments, failure, loaded
+from worker.engines.vllm import adapters, arguments, failure, loaded
 from worker.engines.vllm.captor import Captor, fork_captor
 from worker.engines.vllm.environment import TemporaryFolder
 from worker.engines.vllm.fork import forking
@@ -122,6 +123,8 @@ def configure(host: HostFile, need: Need, *, cpu: bool) -> tuple[argparse.Namesp
     options = arguments.parse(host.spec.args, cpu=cpu)
     shares = _shares(host, need, options, cpu=cpu)
     arguments.complete(options, host.spec, need.context, shares, cpu=cpu, snapshots=host.snapshots)
+    if host.spec.adapters:
+        adapters.find(host.spec, inspect(Path(str(host.spec.source)))).complete(options)
     configure_logging_from_args(options)
     _load_plugins(options)
     made = AsyncEngineArgs.from_cli_args(options)
