@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from controller.actions import MoveJobs
@@ -12,7 +14,7 @@ from rewarm.states import FailureReason
 from tests.controller.fleetview import World, entry
 
 
-def adapter(name: str = "tuned", base: str = "m", **policy: object) -> CatalogueEntry:
+def adapter(name: str = "tuned", base: str = "m", **policy: Any) -> CatalogueEntry:
     return msgspec.structs.replace(entry(name, **policy), base=base)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 RANK, ALPHA = 8, 16
-_SIZE = 0.04  # large enough to change every answer
+_SIZE = 0.06  # large enough to change every answer
 
 
 def make_adapter(folder: Path, source: Path, seed: int) -> Path:

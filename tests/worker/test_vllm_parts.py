@@ -117,6 +117,7 @@ WEIGHTS = Path("/m/model.safetensors")
         (KeyError("unknown"), False, FailureReason.START_REFUSED),
         (ValueError("Following weights were not initialized from checkpoint: {…}"), True,
          FailureReason.WEIGHTS_CORRUPT),
+        (ValueError("SomeForCausalLM does not support LoRA yet."), True, FailureReason.START_REFUSED),
         (FileNotFoundError("x"), True, FailureReason.WEIGHTS_MISSING),
         (ImportError("No module named 'vllm'"), False, FailureReason.START_REFUSED),
         (RuntimeError("a kernel failed"), False, FailureReason.ENGINE_EXITED),

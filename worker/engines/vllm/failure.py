@@ -25,6 +25,7 @@ _NO_ROOM = (
     "less than requested memory for kv",
 )
 _NEVER_FITS = ("larger than the available KV cache memory", "No available memory for the cache blocks")
+_NO_LORA = "does not support LoRA"  # of a model's architecture, or of its kernels
 _CORRUPT = ("SafetensorError", "not initialized from checkpoint", "MetadataIncompleteBuffer", "InvalidHeader")
 
 
@@ -86,6 +87,8 @@ def classify(error: BaseException, *, loading: bool = False) -> FailureReason:
         return FailureReason.NO_ROOM
     if isinstance(error, MemoryError) or says_out_of_memory(text):
         return FailureReason.OUT_OF_MEMORY
+    if _NO_LORA in text:  # said while the weights went in, and nothing of theirs
+        return FailureReason.START_REFUSED
     if isinstance(error, FileNotFoundError) and loading:
         return FailureReason.WEIGHTS_MISSING
     if any(words in text for words in _CORRUPT):
