@@ -34,7 +34,7 @@ def test_room_is_for_the_largest_rank_as_vllm_counts_them(tmp_path: Path, base: 
     wide = write_adapter(tmp_path / "wide", r=12, a=(12, 64), b=(64, 12))
     found = find(spec(base, write_adapter(tmp_path / "a"), wide), inspect(base))
     options = argparse.Namespace(enable_lora=False)
-    found.complete(options)
+    found.complete(options, cpu=False)
     assert vars(options) == {"enable_lora": True, "max_lora_rank": 16, "max_loras": 2, "max_cpu_loras": 2}
     assert not found.broken
 
@@ -42,7 +42,17 @@ def test_room_is_for_the_largest_rank_as_vllm_counts_them(tmp_path: Path, base: 
 def test_no_more_are_in_use_at_once_than_there_are_slots(tmp_path: Path, base: Path) -> None:
     folders = [write_adapter(tmp_path / f"a{number}") for number in range(5)]
     found = find(spec(base, *folders, slots=2), inspect(base))
-    assert (found.max_loras, len(found.usable)) == (2, 5)
+    options = argparse.Namespace()
+    found.complete(options, cpu=False)
+    assert (options.max_loras, options.max_cpu_loras) == (2, 5)
+
+
+def test_on_the_cpu_one_more_stays_empty_for_the_base(tmp_path: Path, base: Path) -> None:
+    """Also where fewer requests run at once than there are adapters: what moves out would leave its weights there."""
+    folders = [write_adapter(tmp_path / f"a{number}") for number in range(5)]
+    options = argparse.Namespace()
+    find(spec(base, *folders, slots=2), inspect(base)).complete(options, cpu=True)
+    assert (options.max_loras, options.max_cpu_loras) == (6, 6)
 
 
 def test_a_broken_one_is_left_out_and_the_others_are_served(tmp_path: Path, base: Path) -> None:
@@ -54,7 +64,7 @@ def test_a_broken_one_is_left_out_and_the_others_are_served(tmp_path: Path, base
 
 def test_without_a_usable_one_the_base_starts_as_if_there_were_none(tmp_path: Path, base: Path) -> None:
     options = argparse.Namespace()
-    find(spec(base, tmp_path / "gone"), inspect(base)).complete(options)
+    find(spec(base, tmp_path / "gone"), inspect(base)).complete(options, cpu=True)
     assert vars(options) == {}
     assert vllm_need(inspect(base), spec(base, tmp_path / "gone")) == vllm_need(inspect(base), spec(base))
 
@@ -68,7 +78,7 @@ def test_their_memory_is_their_base_s(tmp_path: Path, base: Path) -> None:
     plain = vllm_need(inspect(base), spec(base))
     adapters = [write_adapter(tmp_path / name) for name in ("a", "b")]
     need = vllm_need(inspect(base), spec(base, *adapters))
-    room, themselves = 2 * 8 * (64 + 64) * 2, 2 * (2 * 4 * 64) * 2  # two slots of rank 8; bfloat16
+    room, themselves = 3 * 8 * (64 + 64) * 2, 2 * (2 * 4 * 64) * 2  # two slots of rank 8 and the empty one; bfloat16
     assert need.adapters_bytes == need.weights_bytes - plain.weights_bytes == room + themselves
     assert "of it adapters" in estimate(spec(base, *adapters)).arithmetic
 

@@ -60,7 +60,7 @@ def vllm_need(checkpoint: Checkpoint, spec: ReplicaSpec, *, gpus: int = 0) -> Ne
     Raise NeverFits when that is not even one request of full context.
     """
     context = spec.context_length or checkpoint.shape.max_context
-    beside = adapters.find(spec, checkpoint).need_bytes(checkpoint, checkpoint.element_bytes(spec.dtype))
+    beside = adapters.find(spec, checkpoint).need_bytes(checkpoint, checkpoint.element_bytes(spec.dtype), cpu=not gpus)
     weights = checkpoint.weight_bytes(spec.dtype) + beside
     overhead = gpus * GPU_PROCESS_BYTES or CPU_PROCESS_BYTES
     host = GPU_HOST_BYTES + (gpus - 1) * GPU_RANK_BYTES if gpus else 0

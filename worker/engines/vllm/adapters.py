@@ -32,24 +32,26 @@ class Adapters:
         """0 where there is no adapter."""
         return max((_room(adapter.rank) for _, adapter in self.usable), default=0)
 
-    @property
-    def max_loras(self) -> int:
-        return min(len(self.usable), self.slots)
+    def max_loras(self, *, cpu: bool) -> int:
+        """On the CPU one more than there are adapters, which stays empty, behind all that are loaded: vLLM's operations
+        there take the last one for tokens of the base that share a batch with an adapter's, where its GPU kernels skip
+        them (https://github.com/vllm-project/vllm/pull/48421)."""
+        return len(self.usable) + 1 if cpu else min(len(self.usable), self.slots)
 
-    def need_bytes(self, checkpoint: Checkpoint, element_bytes: int) -> int:
+    def need_bytes(self, checkpoint: Checkpoint, element_bytes: int, *, cpu: bool) -> int:
         """Room for ``max_loras`` at every matrix of the model, whichever the adapters change, and each adapter itself
         beside that: vLLM keeps all of them in RAM."""
         sides = sum(sum(t.shape) for f in checkpoint.files for t in f.header.tensors.values() if len(t.shape) == 2)
-        room = self.max_loras * self.max_lora_rank * sides
+        room = self.max_loras(cpu=cpu) * self.max_lora_rank * sides
         return (room + sum(adapter.elements for _, adapter in self.usable)) * element_bytes
 
-    def complete(self, namespace: argparse.Namespace) -> None:
+    def complete(self, namespace: argparse.Namespace, *, cpu: bool) -> None:
         """vLLM's options, in place."""
         if self.usable:
             namespace.enable_lora = True
             namespace.max_lora_rank = self.max_lora_rank
-            namespace.max_loras = self.max_loras
-            namespace.max_cpu_loras = len(self.usable)
+            namespace.max_loras = self.max_loras(cpu=cpu)
+            namespace.max_cpu_loras = max(len(self.usable), namespace.max_loras)
 
 
 def find(spec: ReplicaSpec, checkpoint: Checkpoint) -> Adapters:

@@ -124,7 +124,7 @@ def configure(host: HostFile, need: Need, *, cpu: bool) -> tuple[argparse.Namesp
     shares = _shares(host, need, options, cpu=cpu)
     arguments.complete(options, host.spec, need.context, shares, cpu=cpu, snapshots=host.snapshots)
     if host.spec.adapters:
-        adapters.find(host.spec, inspect(Path(str(host.spec.source)))).complete(options)
+        adapters.find(host.spec, inspect(Path(str(host.spec.source)))).complete(options, cpu=cpu)
     configure_logging_from_args(options)
     _load_plugins(options)
     made = AsyncEngineArgs.from_cli_args(options)
