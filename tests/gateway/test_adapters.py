@@ -139,12 +139,16 @@ async def test_its_base_answers_instead_where_it_is_the_fallback(fleet: World) -
 
 
 async def test_a_replica_from_before_it_was_configured_is_not_asked(fleet: World) -> None:
+    fleet.claims = False
     old = await fleet.ready("base", adapters={"polite": ""})
     await fleet.known("polite")
     async with asyncio.TaskGroup() as group:
         held = group.create_task(fleet.post(chat("tuned")))
         await until(lambda: len(fleet.gateways[0].calls) == 1, "it is held")
         assert (await fleet.post(chat("base"))).status == 200, "the old one serves on"
+        await until(lambda: fleet.gateways[0].calls and next(iter(fleet.gateways[0].calls)).held_at, "it waits")
+        await waiting(fleet, 0)  # nothing that the old one would be granted, again and again
+        fleet.claims = True
         new = await ready(fleet, "2")
     assert held.result().json["model"] == "tuned"
     assert asked(new) == ["tuned"] and asked(old) == ["base"]
