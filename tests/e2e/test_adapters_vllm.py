@@ -12,8 +12,8 @@ import pytest
 from rewarm.paths import Paths
 from snapshots import Flavour, Store
 from tests.e2e.adapters import expected_tokens, make_adapter
+from tests.e2e.real import vllm
 from tests.e2e.stack import Process, Stack, chat, post, until
-from tests.e2e.test_real_vllm import vllm
 from tests.e2e.test_swapping import command, loads
 
 pytestmark = [pytest.mark.vllm, pytest.mark.redis, pytest.mark.timeout(500)]
@@ -57,7 +57,7 @@ async def test_a_base_and_its_adapters_asked_in_turns_from_zero_are_one_load(tmp
     broken = make_adapter(tmp_path / "broken", smollm2, 7)
     (broken / "adapter_config.json").write_text("{")
     models: dict[str, Any] = {
-        "base": vllm(smollm2, context_length=256),
+        "base": vllm(smollm2, context_length=256, snapshot="auto"),
         "loud": {"adapter_of": "base", "source": str(loud), "aliases": ["loudest"]},
         "quiet": {"adapter_of": "base", "source": str(quiet)},
         "broken": {"adapter_of": "base", "source": str(broken)},
