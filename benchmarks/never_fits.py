@@ -4,8 +4,9 @@
 
 `rewarm serve` runs with memory for two small models, both loaded, and a third that is larger than the whole budget.
 Requests go to the two in turns, one after the other, over a connection each. In each round they are timed twice, in
-turns: by themselves, and while the third one is asked for again and again. Each of its requests must be a typed error,
-and at the end the two must run in the same processes as at the beginning. The engines are very cheap ones
+turns: while the third one is asked for again and again, and while a model is that nobody has, so often and by a client
+of the same kind: what the client itself costs is in both. Each request for the third must be a typed error, and at the
+end the two must run in the same processes as at the beginning. The engines are very cheap ones
 (`tests/programs/fast_engine.py`), so that what is measured is ours.
 """
 
@@ -86,14 +87,14 @@ def serve(folder: Path, port: int) -> Path:
     return config
 
 
-def with_huge(port: int, times: int, errors: list[tuple[int, dict[str, Any]]]) -> list[float]:
-    """Until the others' requests are through it is asked for, evenly and so often."""
+def beside_one(port: int, model: str, times: int, errors: list[tuple[int, dict[str, Any]]]) -> list[float]:
+    """Of the two, while ``model`` is asked for, evenly and so often."""
     done = threading.Event()
     pause_s = 3.0 / max(1, times)
 
     def ask() -> None:
         for _ in range(times):
-            errors.append(post(port, "huge"))
+            errors.append(post(port, model))
             done.wait(pause_s)
 
     asking = threading.Thread(target=ask)
@@ -125,9 +126,9 @@ def main() -> None:
                 times = options.asked * (number + 1) // options.rounds - options.asked * number // options.rounds
                 for half in ("alone", "beside") if number % 2 == 0 else ("beside", "alone"):
                     if half == "alone":
-                        alone.append(latencies(port))
+                        alone.append(beside_one(port, "nobody-has-it", times, []))
                     else:
-                        beside.append(with_huge(port, times, errors))
+                        beside.append(beside_one(port, "huge", times, errors))
                 note(f"round {number + 1}: p50 {median(alone[-1]):.2f} ms alone, {median(beside[-1]):.2f} ms beside")
             after = replicas(folder, port)
             _check(program, errors, before, after)
@@ -173,7 +174,12 @@ def report(alone: list[list[float]], beside: list[list[float]], errors: list[Any
         "ratio_p99": ratios["p99"],
     }
     title = f"Two models that serve, while a third that fits nowhere was asked for {len(errors)} times"
-    emit("never_fits", result, [table(title, ("", "alone", "beside it", "ratio"), rows)], options.json)
+    emit(
+        "never_fits",
+        result,
+        [table(title, ("", "beside an unknown model", "beside one that never fits", "ratio"), rows)],
+        options.json,
+    )
 
 
 if __name__ == "__main__":

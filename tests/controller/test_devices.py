@@ -221,3 +221,16 @@ def test_a_sleeper_wakes_where_it_lies() -> None:
     world.step()
     assert world.stopping("beside") == [beside]
     assert world.wanted("elsewhere") == [elsewhere]
+
+
+def test_what_lies_on_another_device_is_no_reason_why_somebody_waits() -> None:
+    pinned = [model("card", 22), model("small", 4, engine="torch")]
+    pinned = [msgspec.structs.replace(one, policy=msgspec.structs.replace(one.policy, pinned=True)) for one in pinned]
+    world = machine(gpu(0, 24 * GIB), models=[*pinned, model("large", 12, engine="torch")], memory=14 * GIB)
+    holds(world, "card", gpu0=22)
+    holds(world, "small", ram=4)
+    world.ask("large")
+    world.step()
+    (failed,) = world.failed
+    assert "small is pinned" in failed.message
+    assert "card" not in failed.message
