@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from vllm.config import set_current_vllm_config
 from vllm.config.load import LoadConfig
 from vllm.logger import init_logger
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
@@ -136,7 +137,8 @@ class RewarmLoader(DefaultModelLoader):
         )
         again._before = (f"{lease.snapshot_id}: {type(problem).__name__}: {problem}",)
         config = beside(vllm_config)
-        with torch.inference_mode(False):  # these weights are no intermediate of the pass that waits for them
+        # These weights are no intermediate of the pass that waits for them, nor does it say what is being configured.
+        with torch.inference_mode(False), set_current_vllm_config(config):
             donor = again.load_model(config, config.model_config, prefix)
         transplant(model, donor)
         hand_over(donor, model)

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from rewarm.messages import ReplicaSpec
 from rewarm.states import FailureReason
 from snapshots import Canary, Flavour, Manifest, Reference, SnapshotNotFound, Store
-from tests.folders import passing_folder
+from tests.folders import linked_copy, passing_folder
 from tests.rewarm_vllm.shallow import cut
+from tests.rewarm_vllm.test_falls_back import flip_a_bit, quarantined
 from tests.worker.vllm.hosting import Host, eventually, hosted, question
 from worker.report import LoadedReport
 
@@ -90,6 +91,17 @@ def test_one_that_answers_otherwise_goes_into_quarantine_and_the_next_attempt_is
         host.wait_ready()
         assert loaded_from(host) == "source"
         assert said(host) == first.text
+
+
+def test_a_damaged_one_is_replaced_before_the_first_answer(first: First, spec: ReplicaSpec, tmp_path: Path) -> None:
+    """Its bytes lie in the page cache, so they are compared while the engine core starts, in vLLM's own worker."""
+    store = Store(linked_copy(first.store.root, tmp_path / "store"), floor_bytes=0)
+    flip_a_bit(store, Flavour.PACKED, cached=True)
+    with hosted(tmp_path / "damaged", spec, snapshots=str(store.root)) as host:
+        host.wait_ready()
+        assert loaded_from(host) == "source"
+        assert said(host) == first.text
+    assert quarantined(store) == ["packed"]
 
 
 def test_off_is_off(engine: Host) -> None:
