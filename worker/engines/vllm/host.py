@@ -189,7 +189,8 @@ async def _prove(host: HostFile, context: HostContext, running: Running) -> tupl
             report.phase(ReplicaState.VERIFYING, 0.0, "asking for the beginning of an answer")
             if await canary.check(post, model, loaded, _FIRST_TOKENS):
                 return "as recorded", None
-            return await verify(post, await first_answer(post, model), model, strict=True), None
+            answer = await verify(post, await first_answer(post, model), model, strict=True)
+            return answer, await _record(post, model, running)
         report.phase(ReplicaState.WARMING, 0.0, "first requests")
         kind = await warm_up(post, host.spec, model, lambda done, say: report.phase(ReplicaState.WARMING, done, say))
         if not host.spec.verify:
@@ -199,11 +200,16 @@ async def _prove(host: HostFile, context: HostContext, running: Running) -> tupl
         report.phase(ReplicaState.VERIFYING, 0.5, "answered")
         if loaded is not None:
             await canary.check(post, model, loaded)
-        recorded = None if running.engine.captor is None else await canary.ask(post, model)
+        recorded = await _record(post, model, running)
         report.phase(ReplicaState.VERIFYING, 1.0, "the recorded answer was compared")
         return answer, recorded
     finally:
         await pool.close()
+
+
+async def _record(post: Post, model: str, running: Running) -> Canary | None:
+    """What the snapshot is held to that will be made; none will where one fits already."""
+    return None if running.engine.captor is None else await canary.ask(post, model)
 
 
 def _measured(host: HostFile, running: Running) -> Measured:
