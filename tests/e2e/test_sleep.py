@@ -114,18 +114,21 @@ async def test_it_sleeps_and_wakes(tmp_path: Path, smollm2: Path) -> None:
             "private_asleep_bytes": asleep_private,
         }
         # Forks of one that was built ahead: the first proves itself, the second is its copy, and opens at once.
-        asked = []
+        asked, guesses = [], []
         for _ in range(2):
             await stack.command(serve, "drain", "small")
             await at_zero(stack, serve, "small")
             await filled(stack, serve)
             status, body, _ = await post(serve.url, chat("small", temperature=0, max_tokens=16))
             assert (status, text_of(body)) == (200, expected)
+            _, body, _ = await post(serve.url, chat("small", temperature=1, max_tokens=16))
+            guesses.append(text_of(body))
             told = await in_state(stack, serve, "ready")
             assert (told["tier"], told["weights"].split()[0]) == ("pooled", "packed")
             assert told["can_sleep"]
             asked.append(bool(phases(told) & {"warming", "verifying"}))
         assert asked == [True, False]
+        assert guesses[0] != guesses[1]  # a copy in all but chance
         if FIGURES:
             await asyncio.to_thread(Path(FIGURES).write_text, json.dumps(figures))
         assert asleep_private < awake_private

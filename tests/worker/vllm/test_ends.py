@@ -185,9 +185,11 @@ def test_what_the_parser_refuses() -> None:
         "for case in json.loads(sys.argv[1]):\n"
         "    try: parse(case, cpu=True); print('accepted')\n"
         "    except ArgumentsRefused as error: print('refused:', error)\n"
+        "print('seeds:', [parse(args, cpu=True).seed for args in ([], ['--seed=0'])])\n"
     )
     command = [sys.executable, "-c", program, json.dumps(cases)]
     output = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    assert "seeds: [None, 0]" in output  # no seed is not vLLM's own, with which each start's chance is the same
     verdicts = [line for line in output.splitlines() if line.startswith(("refused:", "accepted"))]
     assert len(verdicts) == len(cases)
     for verdict, words in zip(verdicts, ("set `slots`", "set `source`", "many", "parser", "options"), strict=True):

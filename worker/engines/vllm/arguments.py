@@ -4,6 +4,7 @@ itself."""
 from __future__ import annotations
 
 import argparse
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -81,7 +82,8 @@ def parse(args: Sequence[str], *, cpu: bool) -> argparse.Namespace:
 
     parser = make_arg_parser(FlexibleArgumentParser(prog="args"))
     # Eager on the CPU: compiling takes 47 to 74 s for a third more tokens a second. `--no-enforce-eager` asks for it.
-    parser.set_defaults(use_tqdm_on_load=False, **({"enforce_eager": True} if cpu else {}))
+    # No seed: vLLM's own default would give the same answers, in the same order, after every wake.
+    parser.set_defaults(use_tqdm_on_load=False, seed=None, **({"enforce_eager": True} if cpu else {}))
     parser.error = _refuse
     try:
         namespace: argparse.Namespace = parser.parse_args(list(args))
@@ -94,6 +96,11 @@ def parse(args: Sequence[str], *, cpu: bool) -> argparse.Namespace:
         if getattr(namespace, name, None) != parser.get_default(name):
             _refuse_if_owned(name)
     return namespace
+
+
+def any_seed() -> int:
+    """Of an engine whose operator asked for none."""
+    return secrets.randbits(31)
 
 
 def _refuse(message: str) -> NoReturn:

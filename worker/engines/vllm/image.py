@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rewarm_vllm import Loaded, Observer, fitting, use_observer
+from worker.engines.vllm.arguments import any_seed
 
 _VERIFY = "verify"
 _building = False
@@ -45,6 +46,7 @@ class EngineImage:
     tasks: tuple[str, ...]
     loaded: Loaded
     no_sleep: str  # why engines like it cannot sleep; empty: they can
+    seeded: bool  # the operator wants the same chance in each of them
 
     def trusted(self, proven: Sequence[str]) -> bool:
         """Whether an engine that came from here has answered rightly with the same weights."""
@@ -76,7 +78,8 @@ def build(config: Any, options: argparse.Namespace) -> EngineImage | None:
     tasks = core.get_supported_tasks()
     core.collective_rpc("let_go")
     (no_sleep,) = core.collective_rpc("why_no_sleep")
-    return EngineImage(config, core, _client(config, options, tasks), tasks, heard.last, no_sleep)
+    client, seeded = _client(config, options, tasks), options.seed is not None
+    return EngineImage(config, core, client, tasks, heard.last, no_sleep, seeded)
 
 
 def connect(image: EngineImage) -> Any:
@@ -111,7 +114,8 @@ def taking_over(image: EngineImage | None, *, trusted: bool) -> Iterator[None]:
             original(self, vllm_config, *args, **more)
             return
         _become(self, image, *args, **more)
-        image.core.collective_rpc("resume", args=(image.loaded, trusted))
+        seed = None if image.seeded else any_seed()
+        image.core.collective_rpc("resume", args=(image.loaded, trusted, seed))
 
     EngineCore.__init__ = take_over
     try:

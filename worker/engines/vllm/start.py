@@ -128,6 +128,8 @@ def configure(host: HostFile, need: Need, *, cpu: bool) -> tuple[argparse.Namesp
     configure_logging_from_args(options)
     _load_plugins(options)
     made = AsyncEngineArgs.from_cli_args(options)
+    if options.seed is None:
+        made.seed = arguments.any_seed()
     return options, made.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from vllm.utils.torch_utils import set_random_seed
 from vllm.v1.worker.cpu_worker import CPUWorker
 
 from rewarm_vllm import Loaded
@@ -23,6 +24,10 @@ class ReportingCpuWorker(ReportingWorker, SleepingWorker, CPUWorker):
             torch.set_num_threads(engine_threads())
         super().__init__(*args, **kwargs)
 
-    def resume(self, loaded: Loaded, trusted: bool) -> None:
+    def resume(self, loaded: Loaded, trusted: bool, seed: int | None) -> None:
+        """``seed``: forks share the state of what chance is drawn from, and would all draw the same. None: they are
+        meant to."""
+        if seed is not None:
+            set_random_seed(seed)
         torch.set_num_threads(engine_threads())
         super().resume(loaded, trusted)
