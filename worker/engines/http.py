@@ -51,11 +51,21 @@ async def serving(server: Server, sockets: Sequence[socket.socket]) -> AsyncIter
             await asyncio.sleep(0.005)  # uvicorn has no event for it
         yield task
     except BaseException:
+        _cut(server)
         task.cancel()  # the engine is gone: nothing can be finished, and the agent should hear of it now
         raise
     server.should_exit = True
     await asyncio.wait((task,), timeout=_STOP_S)
     if not task.done():  # a stream still runs: the drain's deadline has passed, or nobody drained
         server.force_exit = True
+        _cut(server)
         task.cancel()
         await asyncio.wait((task,), timeout=_STOP_S)
+
+
+def _cut(server: Server) -> None:
+    """Before the requests' tasks are cancelled: uvicorn answers 500 for one that is, if it still can. A connection that
+    breaks says what is true, and a gateway tries elsewhere."""
+    for connection in list(server.server_state.connections):
+        if connection.transport is not None:
+            connection.transport.abort()
