@@ -43,21 +43,23 @@ def let_go(model: Any) -> None:
         kept.lease.let_go()
 
 
-def resume(model: Any, *, compared: bool) -> None:
+def resume(model: Any, *, compared: bool) -> bool:
     """``compared``: the digests of these very bytes were compared by an engine before, and the files have not changed
-    since. Bytes that the disk has to deliver first are compared in any case: that costs nothing then. Raise
-    SnapshotNotFound where there is nothing to read any more."""
+    since. Bytes that the disk has to deliver first are compared in any case: that costs nothing then. False where
+    they were wrong, and the model has got others: the observer has heard which. Raise SnapshotNotFound where there is
+    nothing to read any more."""
     kept = kept_by(model)
     if kept is None or kept.verification is None:
-        return
+        return True
     kept.lease.retake()
     if not kept.mapped.mostly_cached:
         observer().reading("reading weights")
         kept.verification.begin(RestoreOptions(report=report, throttle=throttle_from_env()))
         kept.verification.settle()
-        return
+        return kept_by(model) is kept
     say_mapped(kept.lease)
     if compared:
         kept.verification.waive()
     else:
         kept.verification.begin()
+    return True

@@ -37,11 +37,11 @@ def let_go(model: Any) -> None:
     let_go(model)
 
 
-def resume(model: Any, *, compared: bool) -> None:
+def resume(model: Any, *, compared: bool) -> bool:
     """See :func:`rewarm_vllm.forked.resume`."""
     from rewarm_vllm.forked import resume
 
-    resume(model, compared=compared)
+    return resume(model, compared=compared)
 
 
 def why_weights_stay(model: Any) -> str:

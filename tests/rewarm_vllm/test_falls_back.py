@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from snapshots import Flavour, Store
 from tests.folders import linked_copy, unlinked
 from tests.rewarm_vllm.conftest import folder_of
-from tests.rewarm_vllm.engines import Answers, EngineFailed, Engines
+from tests.rewarm_vllm.engines import REPOSITORY, Answers, EngineFailed, Engines
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -105,3 +107,27 @@ def test_a_snapshot_that_fits_nothing_and_has_no_checkpoint_any_more(
     shutil.rmtree(model)
     with pytest.raises(EngineFailed, match=r"WeightsMissing: smollm2: no snapshot fits, and what smollm2@packed-"):
         vllm_engines.answers(folder, "rewarm", dtype="float32")
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_a_fork_knows_whether_its_weights_are_the_ones_that_were_mapped_ahead(wrong: bool) -> None:
+    """From the disk, which had rotted: the one that forks never read it. No engine runs for this."""
+    program = (
+        "import torch\n"
+        "from pathlib import Path\n"
+        "from types import SimpleNamespace\n"
+        "from rewarm_vllm.forked import resume\n"
+        "from rewarm_vllm.kept import Kept, hand_over, keep\n"
+        "from rewarm_vllm.verification import Verification\n"
+        "from snapshots import WeightsCorrupt\n"
+        "def populate(options):\n"
+        f"    if {wrong}: raise WeightsCorrupt(Path('file'), 'rotten')\n"
+        "model, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)\n"
+        "mapped = SimpleNamespace(mostly_cached=False, populate=populate)\n"
+        "lease = SimpleNamespace(retake=lambda: None, close=lambda: None)\n"
+        "keep(model, Kept(lease, mapped, Verification(mapped, lambda problem: hand_over(other, model))))\n"
+        "print('as made:', resume(model, compared=True))\n"
+    )
+    command = [sys.executable, "-c", program]
+    output = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    assert f"as made: {not wrong}" in output

@@ -128,11 +128,11 @@ async def _live(host: HostFile, context: HostContext, gate: Gate, endpoint: str,
     """Proved, then open. An engine that was built ahead is a copy, byte for byte, of one that has proved itself: it
     opens at once, and is asked when the first requests are through. Raise HostFailed."""
     if running.engine.trusted and host.spec.verify:
-        lost = await _enable_sleep(gate, running.engine)
+        lost = await _enable_sleep(gate, running)
         announce_ready(gate, context.reporter, endpoint, "as its like did")
         await asyncio.gather(_until_lost(lost), _check_later(host, gate, running))
     answer, recorded = await _prove(host, context, running)
-    lost = await _enable_sleep(gate, running.engine)
+    lost = await _enable_sleep(gate, running)
     announce_ready(gate, context.reporter, endpoint, answer)
     if running.engine.captor is not None and recorded is not None:
         running.engine.captor.go(recorded, await asyncio.to_thread(_measured, host, running))
@@ -149,12 +149,15 @@ async def _check_later(host: HostFile, gate: Gate, running: Running) -> None:
     await _check(host, running)
 
 
-async def _enable_sleep(gate: Gate, engine: Engine) -> asyncio.Future[str]:
+async def _enable_sleep(gate: Gate, running: Running) -> asyncio.Future[str]:
     """Say at the gate whether the engine can sleep. The future gets the reason when it did not wake from it."""
-    cpu = is_cpu_build()
+    cpu, engine = is_cpu_build(), running.engine
     lost = gate.may_sleep(VllmSleeper(engine.client, cpu=cpu))
     image = None if engine.prepared is None else engine.prepared.image
-    why = image.no_sleep if image is not None else await why_not(engine.client, cpu=cpu)
+    loaded = read_loaded(running.loaded)
+    # What was built ahead was asked once, for all; but not an engine that had to replace its weights since.
+    asked = image is not None and loaded is not None and loaded.words == image.loaded.words
+    why = image.no_sleep if image is not None and asked else await why_not(engine.client, cpu=cpu)
     if why:
         gate.may_not_sleep(why)
     return lost

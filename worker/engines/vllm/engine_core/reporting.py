@@ -51,8 +51,9 @@ class ReportingWorker:
         observer = ReportingObserver(self._reporter)
         use_observer(observer)
         with recorded("load"):
-            resume(self.model_runner.get_model(), compared=trusted)  # type: ignore[attr-defined]
-        observer.loaded(dataclasses.replace(loaded, seconds=time.perf_counter() - began))
+            as_made = resume(self.model_runner.get_model(), compared=trusted)  # type: ignore[attr-defined]
+        if as_made:
+            observer.loaded(dataclasses.replace(loaded, seconds=time.perf_counter() - began))
         self._reporter.phase(ReplicaState.INITIALISING, 0.7, "the model is ready to run")
         self._reporter.close()
 
