@@ -24,7 +24,7 @@ class ReportingCpuWorker(ReportingWorker, SleepingWorker, CPUWorker):
             torch.set_num_threads(engine_threads())
         super().__init__(*args, **kwargs)
 
-    def resume(self, loaded: Loaded, trusted: bool, seed: int | None) -> None:
+    def resume(self, loaded: Loaded, trusted: bool, seed: int | None = None) -> None:
         """``seed``: forks share the state of what chance is drawn from, and would all draw the same. None: they are
         meant to."""
         if seed is not None:
