@@ -47,6 +47,9 @@ class Maker:
         except OSError as error:
             ours.close()
             raise Lost(f"cannot be started: {error}") from error
+        except BaseException:
+            ours.close()
+            raise
         finally:
             theirs.close()
         member = Spawned(process, ours)

@@ -32,6 +32,7 @@ _EVERY_S = 1.0
 _FIRST_PAUSE_S = 2.0
 _LONGEST_PAUSE_S = 300.0
 _AGAIN_S = 15.0  # until a model whose process was lost is prepared anew
+_NEEDED = "its memory was needed for an engine"
 _log = logging.getLogger("rewarm.worker.pool")
 
 
@@ -65,6 +66,7 @@ class Pool:
         self._loading = loading
         self._goal = Goal(config.models, config.ready)
         self._fork_within_s = config.fork_timeout.total_seconds()
+        self._importing: asyncio.Task[tuple[Member, dict[str, str]]] | None = None
         self._make = Maker(engine, self._module, surroundings, loading, self._fork_within_s)
         self._off = "switched off" if config.enabled == "off" else self._kind.unusable()
         self._shelves: dict[str, Shelf] = {}
@@ -179,10 +181,17 @@ class Pool:
 
     async def give_back(self) -> bool:
         """All memory of the pool, for an engine that does not fit otherwise."""
+        importing = self._importing
+        if importing is not None:  # stopped while anything loads: it would keep its memory from just that load
+            self._wait(_FIRST_PAUSE_S)
+            importing.cancel()
+            await asyncio.wait((importing,))
+            self._around.ledgers.ram.spare = Holding(0)
+            return True
         if not self._shelves:
             return False
         self._wait(_FIRST_PAUSE_S)  # before the processes end: else the pool's own loop begins anew meanwhile
-        await self._retire(ANY, "its memory was needed for an engine")
+        await self._retire(ANY, _NEEDED)
         self._around.ledgers.ram.spare = Holding(0)
         return True
 
@@ -250,11 +259,15 @@ class Pool:
         self._around.changed.set()
         before = self._versions
         try:
-            member, self._versions = await self._make.zygote()
+            made = await self._import_zygote()
         except (Lost, Refusal) as error:
             self._around.ledgers.ram.spare = Holding(0)
             self._failed(f"the zygote {error}")
             return
+        if made is None:
+            self._state, self._why = "waiting", _NEEDED
+            return
+        member, self._versions = made
         self._shelves[ANY] = Shelf(member)
         if self._versions != before:
             self._models.forget_proofs()
@@ -264,6 +277,18 @@ class Pool:
         self._state, self._why = "ready", ""
         self._versions_at = self._up_since = self._around.monotonic()
         await self.measure()
+
+    async def _import_zygote(self) -> tuple[Member, dict[str, str]] | None:
+        """None where its memory was asked back meanwhile. Raise Lost, Refusal."""
+        importing = self._importing = asyncio.create_task(self._make.zygote(), name="zygote")
+        try:
+            await asyncio.wait((importing,))
+        finally:
+            self._importing = None
+            if not importing.done():
+                importing.cancel()
+                await asyncio.wait((importing,))
+        return None if importing.cancelled() else importing.result()
 
     async def _prepare(self, name: str) -> None:
         host = self._models.known[name]

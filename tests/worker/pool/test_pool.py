@@ -295,6 +295,22 @@ async def test_its_memory_is_counted_and_given_back_to_an_engine_that_would_not_
         assert not await rig.pool.give_back(), "there is nothing more"
 
 
+async def test_memory_that_an_import_waits_with_is_given_to_the_load_that_it_waits_for(toy: Path) -> None:
+    """An import is stopped while an engine loads; an engine that finds no room beside it would not end its load."""
+    (toy / "load-hangs").touch()
+    async with pooled(toy, spec("m")) as rig:
+        await until(lambda: rig.report().state == "starting" and rig.processes() != [], "it imports")
+        rig.loading = True
+        assert rig.around.ledgers.ram.spare != Holding(0)
+        assert await rig.pool.give_back()
+        assert rig.around.ledgers.ram.spare == Holding(0)
+        await until(lambda: not rig.processes(), "it is gone")
+        await until(lambda: rig.report().reason == "its memory was needed for an engine", "it says so")
+        (toy / "load-hangs").unlink()
+        rig.loading = False
+        await rig.filled()
+
+
 async def test_without_room_there_is_no_pool_and_it_says_so(toy: Path) -> None:
     async with pooled(toy) as rig:
         rig.around.ledgers.ram.budget_bytes = 2**20

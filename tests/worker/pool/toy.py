@@ -1,8 +1,8 @@
 """An engine of a few lines, for the pool's own machinery: real processes, real forks, faults on demand.
 
-Files in the folder ``TOY`` (environment) say what goes wrong: ``load-fails``, ``fork-hangs``, ``fork-dies``. A model's
-``args`` say what its preparation does: ``broken``, ``thread``, ``hang``, ``exit``. The host of a replica writes
-``REPLICA.json`` and waits to be stopped.
+Files in the folder ``TOY`` (environment) say what goes wrong: ``load-fails``, ``load-hangs``, ``fork-hangs``,
+``fork-dies``. A model's ``args`` say what its preparation does: ``broken``, ``thread``, ``hang``, ``exit``. The host of
+a replica writes ``REPLICA.json`` and waits to be stopped.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ class Toy:
     def load(self) -> None:
         if (folder() / "load-fails").exists():
             raise ImportError("no module named toy")
+        if (folder() / "load-hangs").exists():
+            time.sleep(600)
         os.register_at_fork(before=_before_fork)
 
     def prepare(self, host: HostFile, whole: bool) -> Any:
