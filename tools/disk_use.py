@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-HELD_BYTES = 1800 * 2**20
+HELD_BYTES = 2200 * 2**20
 LEFT_BYTES = 50 * 2**20
 SHOWN = 10
 

@@ -96,7 +96,11 @@ async def test_what_a_pod_took_is_in_the_receipt_and_told_of_the_next_one(tmp_pa
         await command(gateway, "sleep", "chat")
         await at_zero(cluster)
         lines: list[Event] = []
-        await asking(gateway, lines)
+        plan.hold_at = "pull"
+        second = asyncio.create_task(asking(gateway, lines))
+        await until(lambda: "phase=pod_pending" in comments(lines), "the client hears of the pod", 60)
+        plan.hold_at = ""
+        await second
         told = [line for line in comments(lines).splitlines() if "phase=pod_pending" in line]
         assert any("eta_s=" in line for line in told), told
         shares = [float(line.split()[2].rstrip("%")) for line in comments(lines).splitlines() if "loading" in line]
