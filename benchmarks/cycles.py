@@ -3,9 +3,9 @@
     python -m benchmarks.cycles [--json] [--cycles 1000] [--model models/smollm2]
 
 One `rewarm serve` with three models of a real vLLM, in turn. Every answer has to be the one that the model gave first.
-Told are how far off the time to go was half-way through the wakes, the memory of the agent and of its pool (PSS: what
-they share, divided by who shares it), their descriptors, and what is left of processes and files when the last model is
-at zero.
+Told are how far off the time to go was half-way through the wakes, the memory of the agent, of the zygote and of all
+that the pool holds ready (PSS: what they share, divided by who shares it), the agent's descriptors, and what is left of
+processes and files when the last model is at zero.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from worker.procs import pss_bytes
 MODELS = ("one", "two", "three")
 CYCLES_BEFORE = 2  # of each model, until nothing is new: snapshots, preparations, first allocations
 TARGET_BYTES = 2**20
-"""Most that agent and pool may grow in 100 cycles."""
+"""Most that agent and zygote may grow in 100 cycles. The rest of the pool lives a few cycles at most."""
 
 _TEMPORARY = re.compile(r"rewarm-vllm-|vllm_dist_|torch_")
 
@@ -41,7 +41,8 @@ class Held:
 
     cycle: int
     agent_bytes: int
-    pool_bytes: int
+    zygote_bytes: int
+    pool_bytes: int  # of all its processes
     processes: int
     agent_descriptors: int
     files: tuple[str, ...]
@@ -56,6 +57,7 @@ def held(serve: Serve, folder: Path, cycle: int) -> Held:
     return Held(
         cycle,
         pss_bytes(agent.pid),
+        sum(pss_bytes(report["pid"]) for report in serve.pools()),
         sum(pool),
         len(pool),
         agent.num_fds(),
@@ -121,9 +123,9 @@ def run(cycles: int, model: Path, dtype: str, every: int) -> dict[str, Any]:
 
 
 def growth(looks: Sequence[Held]) -> float:
-    """Bytes of agent and pool in 100 cycles: the slope of the line through all looks (least squares)."""
+    """Bytes of agent and zygote in 100 cycles: the slope of the line through all looks (least squares)."""
     xs = [look.cycle / 100 for look in looks]
-    ys = [look.agent_bytes + look.pool_bytes for look in looks]
+    ys = [look.agent_bytes + look.zygote_bytes for look in looks]
     middle_x, middle_y = sum(xs) / len(xs), sum(ys) / len(ys)
     below = sum((x - middle_x) ** 2 for x in xs)
     return sum((x - middle_x) * (y - middle_y) for x, y in zip(xs, ys, strict=True)) / below if below else 0.0
@@ -141,6 +143,7 @@ def main() -> None:
         [
             str(look["cycle"]),
             f"{look['agent_bytes'] / 2**20:.1f}",
+            f"{look['zygote_bytes'] / 2**20:.1f}",
             f"{look['pool_bytes'] / 2**20:.1f}",
             str(look["processes"]),
             str(look["agent_descriptors"]),
@@ -148,7 +151,7 @@ def main() -> None:
         ]
         for look in result["held"]
     ]
-    columns = ["cycles", "agent, MiB", "pool, MiB", "processes", "descriptors", "files"]
+    columns = ["cycles", "agent, MiB", "zygote, MiB", "pool, MiB", "processes", "descriptors", "files"]
     caption = f"{result['wrong_answers']} of {result['answers']} answers were others than the first; "
     caption += f"growth {result['growth_bytes_per_100'] / 2**20:.2f} MiB in 100 cycles"
     emit("cycles", result, [table("Held with every model at zero", columns, rows, caption)], args.json)

@@ -105,11 +105,12 @@ def _in_order(phases: dict[str, float]) -> list[tuple[str, float]]:
 
 
 def cycles(result: Result) -> str:
-    columns = ["cycles", "agent, MiB", "pool, MiB", "processes", "descriptors", "files left"]
+    columns = ["cycles", "agent, MiB", "zygote, MiB", "pool, MiB", "processes", "descriptors", "files left"]
     rows = [
         [
             str(look["cycle"]),
             f"{look['agent_bytes'] / 2**20:.1f}",
+            f"{look['zygote_bytes'] / 2**20:.1f}",
             f"{look['pool_bytes'] / 2**20:.1f}",
             str(look["processes"]),
             str(look["agent_descriptors"]),
@@ -121,7 +122,7 @@ def cycles(result: Result) -> str:
     told = (
         f"{result['wrong_answers']} of {result['answers']} answers were not the first one; a cycle took "
         f"{result['seconds_a_cycle']:.1f} s. The time to go was off by {result['eta_median_error']:.0%} half-way "
-        f"(median of {result['eta_wakes']} wakes). Growth: {grown:.2f} MiB in 100 cycles. "
+        f"(median of {result['eta_wakes']} wakes). Agent and zygote grew {grown:.2f} MiB in 100 cycles. "
     )
     return "\n\n".join([markdown(columns, rows), told + verdict(result, "≤ 1 MiB in 100 cycles, no other answer")])
 

@@ -7,7 +7,7 @@ how far they are by steps that are not equally long, but come in the same places
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rewarm.pending import typical_s
@@ -25,7 +25,7 @@ _DEFAULT_S: Mapping[tuple[str, Tier], Mapping[ReplicaState, float]] = {
     ("command", Tier.COLD): {S.STARTING: 2.0, S.RESTORING: 0.5, S.INITIALISING: 1.0, S.WARMING: 1.0, S.VERIFYING: 0.3},
     ("vllm", Tier.ASLEEP): {S.RESTORING: 0.1},
 }
-_SHORTEST_S = 0.01
+_SHORTEST_S = 0.001
 _LATE_SHARE = 0.2  # of the time it has taken, once a phase takes longer than usual: nobody knows, but not nothing
 _PACE_LIMITS = (0.4, 3.0)
 _BELIEF = 0.2  # the share of the whole load that a run must have behind it for its own pace to count half
@@ -47,16 +47,26 @@ def expected_s(
 ) -> dict[ReplicaState, float]:
     """Seconds per phase of the load, in order; only phases that this engine has in this tier, or that history knows.
 
-    Once history knows any, it is all there is: a phase that has never been seen does not come.
+    Once history knows any, it is all there is: a phase that has never been seen, or that mostly is left out, does not
+    come.
     """
     seen = {phase: usual for phase in LOAD_PHASES if (usual := typical_s(history.get(phase, ()))) is not None}
     if seen:
-        return {phase: max(_SHORTEST_S, usual) for phase, usual in seen.items()}
+        return {phase: s for phase, s in seen.items() if s > 0} or dict.fromkeys(seen, _SHORTEST_S)
     defaults = _DEFAULT_S.get((engine, tier)) or _DEFAULT_S.get((engine, Tier.COLD)) or _DEFAULT_S["command", Tier.COLD]
     out = dict(defaults)
     if S.RESTORING in out and tier in (Tier.COLD, Tier.REMOTE):
         out[S.RESTORING] = max(out[S.RESTORING], read_bytes / max(1.0, bandwidth))
     return out
+
+
+def left_out(took: Collection[str], known: Collection[str]) -> dict[str, float]:
+    """No seconds for each load phase that history knows, by name, and that this load did without.
+
+    A download or a first check of an answer comes once and may be longer than all else together: loads after it would
+    be told to take as long for ever.
+    """
+    return {phase.value: 0.0 for phase in LOAD_PHASES if phase.value in known and phase.value not in took}
 
 
 _PHASES = {phase.value: phase for phase in LOAD_PHASES}

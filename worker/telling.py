@@ -208,6 +208,8 @@ class Telling:
         """A wake is done: its phases' durations, for the next one's ETA."""
         around, tier, progress = self._around, replica.tier, replica.progress
         took = {timing.phase.value: timing.duration_s for timing in progress.timings}
+        known = {name for model, of, name in around.history if (model, of) == (replica.model, tier.value)}
+        took |= eta.left_out(took, known)
         took |= {eta.step_name(step): round(seconds, 4) for step, seconds in progress.steps.items()}
         for timing in progress.timings:
             read = timing.phase is ReplicaState.RESTORING and timing.bytes and timing.duration_s > 0.05

@@ -8,7 +8,15 @@ from benchmarks.cycles import Held, growth
 
 
 def look(cycle: int, mib: float) -> Held:
-    return Held(cycle, agent_bytes=int(mib * 2**20), pool_bytes=0, processes=3, agent_descriptors=9, files=())
+    return Held(
+        cycle,
+        agent_bytes=int(mib * 2**19),
+        zygote_bytes=int(mib * 2**19),
+        pool_bytes=0,
+        processes=3,
+        agent_descriptors=9,
+        files=(),
+    )
 
 
 def test_growth_is_the_slope_of_all_looks_not_the_difference_of_two() -> None:

@@ -19,6 +19,7 @@ from worker.eta import (
     Told,
     expected_s,
     left_in_phase_s,
+    left_out,
     pace,
     reading_pace,
     step_name,
@@ -45,6 +46,16 @@ def test_history_is_of_this_machine_and_tells_which_phases_there_are() -> None:
         S.FETCHING: 3.0,
         S.STARTING: 2.0,
     }
+
+
+def test_a_phase_that_came_once_is_not_expected_for_ever() -> None:
+    """The first load downloads for ten minutes and checks its first answer. The others do neither."""
+    history = {"fetching": (600.0,), "starting": (1.0,), "verifying": (3.0,), "starting@50": (0.5,)}
+    absent = left_out({"starting": 1.0}, history)
+    assert absent == {"fetching": 0.0, "verifying": 0.0}, "nothing of steps, nor of phases that nobody knows"
+    now = {S(name): (*history[name], seconds) for name, seconds in {**absent, "starting": 1.2}.items()}
+    assert expected_s("vllm", 0, 500e6, now) == {S.STARTING: 1.0}
+    assert expected_s("vllm", 0, 500e6, {S.STARTING: (0.0, 0.0)})[S.STARTING] > 0, "too short to measure, yet it comes"
 
 
 def test_without_history_a_pooled_start_and_a_wake_from_sleep_are_expected_to_be_short() -> None:
