@@ -16,9 +16,11 @@ from benchmarks._http import get, post
 from benchmarks._processes import Program, free_port, running, wait_for_port
 from benchmarks._stats import median
 from benchmarks._stream import Stream, ask
+from snapshots import Store
 
 WARM = 3  # requests to the engine that is awake
 _CAPTURES = 5  # loads until the snapshot must be there
+_CAPTURE_WITHIN_S = 300.0  # a second load and its writing, with nothing else to do
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,11 @@ class Wake:
 
 @dataclass(frozen=True)
 class Serve:
-    """``prepares``: its pool prepares models."""
+    """``store`` is where its snapshots lie. ``prepares``: its pool prepares models."""
 
     program: Program
     port: int
+    store: Path
     prepares: bool = True
 
     def wake(self, model: str) -> Wake:
@@ -81,11 +84,15 @@ class Serve:
             self.until(lambda: bool(self.replicas(model, "ready")), "the replica is ready")
             mapped = self.replicas(model, "ready")[0]["weights"].startswith(("packed", "portable"))
             if not mapped:
-                time.sleep(10)  # the capture's, which has no other sign from here
+                self.until(lambda: self._captured(model), f"a snapshot of {model} is made", _CAPTURE_WITHIN_S)
             self.stop(model)
             if mapped:
                 return
         raise RuntimeError(f"no snapshot came of {model}")
+
+    def _captured(self, model: str) -> bool:
+        store = Store(self.store, read_only=True)
+        return any(entry.model == model and not entry.quarantined for entry in store.list())
 
     def settle(self) -> None:
         """Every model that can be forked has a process ready, and the machine is quiet again."""
@@ -140,11 +147,12 @@ def serving(
         "models": {model: dict(fields) for model, fields in models.items()},
         **more,
     }
+    store = Path(more.get("snapshots", {}).get("dir") or folder / f"state-{name}" / "snapshots")
     config = folder / f"{name}.yaml"
     config.write_text(yaml.safe_dump(data))
     env = {} if tmp is None else {"TMPDIR": str(tmp)}
     with running(name, [sys.executable, "-m", "rewarm", "serve", str(config)], folder, env=env) as program:
         wait_for_port(program, port)
-        serve = Serve(program, port, more.get("pool", {}).get("models", 1) > 0)
+        serve = Serve(program, port, store, more.get("pool", {}).get("models", 1) > 0)
         serve.until(lambda: bool(get(port, "/rewarm/v1/status")["workers"]), "a worker reports")
         yield serve

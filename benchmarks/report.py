@@ -93,7 +93,8 @@ def cold_start(result: Result) -> str:
     told = f"`{result['model']}` in {result['dtype']}, {result['weights_bytes'] / 1e6:,.0f} MB of weights. "
     if result.get("disk_bytes_per_s") and "cold cache" in found:
         floor_s = result["weights_bytes"] / result["disk_bytes_per_s"]
-        told += f"The disk reads {result['disk_bytes_per_s'] / 1e9:.2f} GB/s: the bytes alone take {floor_s:.2f} s. "
+        rate = result["disk_bytes_per_s"] / 1e9
+        told += f"Read from its begin to its end, the disk gives {rate:.2f} GB/s: {floor_s:.2f} s for these bytes. "
     if result.get("llama_cpp_loaded_s"):
         told += f"llama.cpp said that the model is loaded after {result['llama_cpp_loaded_s']:.2f} s. "
     return "\n\n".join(["```\n" + "\n".join(lines) + "\n```", markdown(columns, rows), told.strip()])
