@@ -20,6 +20,7 @@ from rewarm.tracing import tracing_of
 from rewarm.upstream import UpstreamPool
 from worker import containment
 from worker.agent import Agent
+from worker.arenas import share_one_heap
 from worker.devices.adding_up import asked_of, problems
 from worker.devices.device import devices_of
 from worker.devices.ledgers import Ledgers
@@ -51,6 +52,7 @@ async def run_agent(config: Config, paths: Paths, client: FleetClient, *, only: 
     secret = os.environ.get(config.secret_env, "")
     if config.worker.advertise and not secret:
         raise SecretMissing(f"worker.advertise is set, and the environment has no {config.secret_env}")
+    share_one_heap()
     paths.make()
     with _only_agent(paths, config.worker.name), tracing_of(config.tracing, "worker") as tracing:
         containment.become_subreaper()
