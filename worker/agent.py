@@ -293,7 +293,7 @@ class Agent:
         )
 
     def _loading(self) -> bool:
-        return any(replica.life.loading for replica in self._replicas.values())
+        return any(replica.takes_processor for replica in self._replicas.values())
 
     def _slot_freed(self, replica: str) -> None:
         granter = self._granters.get(replica)

@@ -57,8 +57,9 @@ class Verdict:
 class MemoryLedger:
     budget_bytes: int
     holdings: dict[str, Holding] = field(default_factory=dict)
-    spare: Holding = Holding(0)
-    """The pool's: in use, and given back when an engine would not fit otherwise. So it counts as free for placement."""
+    spares: dict[str, Holding] = field(default_factory=dict)
+    """Of each pool, by its kind of engine: in use, and given back when an engine would not fit otherwise. So it counts
+    as free for placement."""
     label: str = "RAM"
     """Of the device, for people."""
 
@@ -66,6 +67,12 @@ class MemoryLedger:
     def promised_bytes(self) -> int:
         """Without what is kept for wakes."""
         return sum(max(h.need_bytes, h.used_bytes) for h in self.holdings.values())
+
+    @property
+    def spare(self) -> Holding:
+        """All pools together."""
+        spares = self.spares.values()
+        return Holding(sum(one.need_bytes for one in spares), sum(one.used_bytes for one in spares))
 
     def free_bytes(self, machine: Machine) -> int:
         """What a new replica could have now: for the heartbeat, which placement reads. What is kept for wakes counts

@@ -111,6 +111,7 @@ class Replica:
         self._used: dict[str, int] = {}  # bytes by device, as last measured
         self._measure_now = False  # it has just fallen asleep
         self._waits_for_room = False
+        self._backs_off = False  # until its next attempt
         self._attend = asyncio.Event()  # to a want, before the next tick
         self._heard_at = now
 
@@ -180,6 +181,11 @@ class Replica:
     @property
     def waits_for_room(self) -> bool:
         return self._waits_for_room or self._sleeping.waits_for_room
+
+    @property
+    def takes_processor(self) -> bool:
+        """For its load, or will in a moment: not while it waits for its next attempt or for a download."""
+        return self.life.loading and not self._backs_off and self.life.state is not S.FETCHING
 
     # -- what happens to it
 
@@ -306,8 +312,10 @@ class Replica:
 
     async def _backoff(self) -> None:
         while (left_ms := self.want.not_before_ms - self._around.redis_ms()) > 0:
+            self._backs_off = True
             self._say(f"waiting {left_ms / 1000:.1f} s before attempt {self.attempt}")
             await asyncio.sleep(min(1.0, left_ms / 1000))
+        self._backs_off = False
 
     async def _act(self) -> None:
         """Carry out the machine's actions, in order, until all is gone."""

@@ -31,6 +31,7 @@ class Sleeping:
         self._around = surroundings
         self._control = control
         self._kept = False  # memory for its wake
+        self._waking = False  # by its want, which counts on the memory; until that is told
         self._may_wake = True  # for a request: as it was told when it last fell asleep
         self.waits_for_room = False
 
@@ -40,7 +41,7 @@ class Sleeping:
         if not before:
             return
         if not asleep:
-            self._kept = False
+            self._kept = self._waking = False
             self._around.lenders.pop(self._replica, None)
             self._hold({key: Holding(need, used.get(key, 0)) for key, need in needs.items()})
             return
@@ -58,28 +59,36 @@ class Sleeping:
     async def fall(self, level: int, if_last_activity_s: float | None, *, may_wake: bool) -> GateState:
         """Raise GateUnreachable. ``may_wake``: a request may wake it, whose memory is kept for it; otherwise others
         have it at once."""
-        self._may_wake = may_wake
+        self._may_wake, self._waking = may_wake, False
         return await self._control.sleep(level, if_last_activity_s, may_wake=may_wake)
 
     async def wake(self, needs: Mapping[str, int], arithmetic: str) -> GateState | None:
         """Once there is room; None while there is none. Raise GateUnreachable."""
-        if not await self._regain(needs, arithmetic):
-            self.waits_for_room = True
-            return None
-        self.waits_for_room = False
-        return await self._control.wake()
+        self._waking, gate = True, None
+        try:
+            self.waits_for_room = not await self._regain(needs, arithmetic)
+            if not self.waits_for_room:
+                gate = await self._control.wake()
+        finally:
+            self._waking = gate is not None and gate.rest is not Rest.ASLEEP
+        return gate
 
     async def renew(self, needs: Mapping[str, int]) -> None:
         """Give the right to wake back where there is room again, without taking anything from anybody."""
-        if self._kept or not self._around.ledgers.held(self._replica):
+        if not self._may_renew():
             return
         async with self._around.device.hold() as others:
-            missing = self._missing(needs)
             readings = await self._around.watch.read()
+            if not self._may_renew():
+                return  # woken, or gone, while this waited
+            missing = self._missing(needs)
             if not self._around.ledgers.admit(missing, "", readings, others).fits:
                 return
             self._keep(missing)
         await self._control.let_wake(True)
+
+    def _may_renew(self) -> bool:
+        return not self._kept and bool(self._around.ledgers.held(self._replica))
 
     async def _regain(self, needs: Mapping[str, int], arithmetic: str) -> bool:
         if self._kept:
@@ -87,8 +96,8 @@ class Sleeping:
         async with self._around.device.hold() as others:
             missing = self._missing(needs)
             verdict = await make_room(self._around, missing, arithmetic, others)
-            if verdict.reason is FailureReason.NO_ROOM:
-                return False
+            if verdict.reason is FailureReason.NO_ROOM or not self._around.ledgers.held(self._replica):
+                return False  # or it has ended meanwhile
             self._keep(missing)
         return True
 
@@ -106,17 +115,18 @@ class Sleeping:
         """Somebody needs the room: whether there is more of it now."""
         held = self._around.ledgers.held(self._replica)
         lent = sum(holding.lent_bytes for holding in held.values())
-        if not self._kept or not lent:
+        if not self._kept or not lent or self._waking:
             return False
         try:
             state = await self._control.let_wake(False)
         except GateUnreachable as error:
             _log.warning("event=not-taken-back replica=%s error=%s", self._replica, error)
             return False
-        if state.rest is not Rest.ASLEEP:
-            return False  # a request was first
+        if state.rest is not Rest.ASLEEP or self._waking:
+            return False  # a request was first, or a want that has taken the room for granted
         self._kept = False
         self._around.lenders.pop(self._replica, None)
+        held = self._around.ledgers.held(self._replica)  # nothing, where it has ended meanwhile
         self._hold({key: replace(holding, lent_bytes=0) for key, holding in held.items()})
         _log.info("event=room-taken-back replica=%s bytes=%d", self._replica, lent)
         return True

@@ -11,8 +11,10 @@ import msgspec
 import psutil
 import pytest
 
+from fleet.client import FleetClient
+from fleet.registry import Registry
 from rewarm.messages import Grant, decode_gateway_event
-from rewarm.states import FailureReason, ReplicaState
+from rewarm.states import FailureReason, ReplicaState, Tier
 from rewarm.upstream import UpstreamDied
 from tests.worker.conftest import RunRig, alive, until
 
@@ -65,6 +67,40 @@ async def test_a_wanted_replica_loads_in_phases_answers_and_is_stopped_without_a
             return await r.report("m-1") is None
 
         await until(forgotten, "forgotten")
+
+
+@pytest.mark.asyncio
+async def test_one_that_waits_for_its_next_attempt_does_not_hold_up_the_pool(rig: RunRig) -> None:
+    async with rig() as r:
+        await r.want("m-1", attempt=2, not_before_ms=2**52)
+
+        async def waits() -> bool:
+            view = await r.registry.snapshot()
+            return "m-1" in view.progress and view.progress["m-1"].message.startswith("waiting ")
+
+        await until(waits, "it waits")
+        assert not r.agent._loading()
+        await r.want("m-1", attempt=2)
+        await until(lambda: r.agent._loading(), "it loads", 20)
+        await r.reaches("m-1", S.READY)
+        assert not r.agent._loading()
+
+
+@pytest.mark.asyncio
+async def test_a_load_without_a_download_tells_the_next_ones_that_none_is_to_be_expected(
+    rig: RunRig, fleet_client: FleetClient
+) -> None:
+    await Registry(fleet_client).record_history("w1", "m", Tier.COLD, {"fetching": 600.0, "starting": 1.0})
+    async with rig() as r:
+        await r.ready()
+
+        async def remembered() -> bool:
+            return len((await r.registry.history("w1"))["m", "cold", "fetching"]) > 1
+
+        await until(remembered, "the load is in the history")
+        history = await r.registry.history("w1")
+        assert history["m", "cold", "fetching"] == (600.0, 0.0)
+        assert history["m", "cold", "starting"][1] > 0
 
 
 @pytest.mark.asyncio

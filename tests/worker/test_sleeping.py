@@ -29,6 +29,9 @@ class Control:
         self.may_wake: bool | None = None
         self.woken = 0
         self.reachable = True
+        self.slow = asyncio.Event()  # its answers wait for it
+        self.slow.set()
+        self.asked = asyncio.Event()
 
     async def sleep(self, level: int, if_last_activity_s: float | None, *, may_wake: bool) -> GateState:
         self.may_wake = may_wake
@@ -38,6 +41,8 @@ class Control:
         if not self.reachable:
             raise GateUnreachable("gone")
         self.may_wake = may_wake
+        self.asked.set()
+        await self.slow.wait()
         return GateState(slots=1, rest=self.rest)
 
     async def wake(self) -> GateState:
@@ -46,8 +51,17 @@ class Control:
 
 
 class Lock:
+    """Of the machine."""
+
+    def __init__(self) -> None:
+        self.free = asyncio.Event()
+        self.free.set()
+        self.waiting = asyncio.Event()
+
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[Mapping[str, Sequence[Holding]]]:
+        self.waiting.set()
+        await self.free.wait()
         yield {}
 
 
@@ -160,3 +174,36 @@ async def test_one_sleeper_may_take_the_room_of_another() -> None:
     rig.ledger.holdings["c"] = Holding(200)
     assert await rig.sleeping.wake(NEED, "") is not None
     assert other.may_wake is False
+
+
+@pytest.mark.parametrize("how", ["renew", "wake"])
+async def test_one_that_ends_while_it_waits_for_the_machines_lock_holds_nothing(how: str) -> None:
+    """Else nobody would ever drop it: its room would be missing until the agent starts anew."""
+    rig = Rig()
+    rig.asleep()
+    assert await rig.room(800)
+    rig.around.device.free.clear()
+    rig.around.device.waiting.clear()
+    todo = rig.sleeping.renew(NEED) if how == "renew" else rig.sleeping.wake(NEED, "")
+    task = asyncio.ensure_future(todo)
+    await rig.around.device.waiting.wait()
+    rig.around.ledgers.drop("a")
+    rig.around.lenders.pop("a", None)
+    rig.around.device.free.set()
+    await task
+    assert "a" not in rig.ledger.holdings
+    assert not rig.around.lenders
+    assert rig.control.woken == 0
+
+
+async def test_room_is_not_taken_from_one_that_is_about_to_be_woken() -> None:
+    """Its want took the room for granted while the gate was answering that it slept."""
+    rig = Rig()
+    rig.asleep()
+    rig.control.slow.clear()
+    taking = asyncio.ensure_future(rig.room(800))
+    await rig.control.asked.wait()
+    assert await rig.sleeping.wake(NEED, "") is not None
+    rig.control.slow.set()
+    assert not await taking
+    assert rig.ledger.holdings["a"].lent_bytes == 500

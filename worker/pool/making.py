@@ -106,10 +106,14 @@ class Maker:
     async def _patiently(self, member: Member) -> wire.Done:
         """The end of the import. While an engine loads it is stopped: it needs the processor now, and what we import
         will be of use only to later ones."""
-        answer = asyncio.ensure_future(expect(member.channel, wire.Done, IMPORT_WITHIN_S))
+        answer = asyncio.ensure_future(expect(member.channel, wire.Done, None))
         stopped = False
+        looks_left = IMPORT_WITHIN_S / _LOOK_EVERY_S  # while it may run
         try:
             while not answer.done():
+                looks_left -= not stopped
+                if looks_left < 0:
+                    raise Lost(f"has not answered for {IMPORT_WITHIN_S:g} s")
                 if self._loading() is not stopped:
                     stopped = not stopped
                     member.send_signal(signal.SIGSTOP if stopped else signal.SIGCONT)

@@ -128,8 +128,8 @@ async def end_all(members: Iterable[Member]) -> None:
             member.close()
 
 
-async def expect(channel: socket.socket, expected: type[A], within_s: float) -> A:
-    """The next message of ``channel``, of that kind. Raise Refusal, Lost."""
+async def expect(channel: socket.socket, expected: type[A], within_s: float | None) -> A:
+    """The next message of ``channel``, of that kind; without ``within_s`` whenever it comes. Raise Refusal, Lost."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     try:

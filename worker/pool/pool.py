@@ -186,13 +186,13 @@ class Pool:
             self._wait(_FIRST_PAUSE_S)
             importing.cancel()
             await asyncio.wait((importing,))
-            self._around.ledgers.ram.spare = Holding(0)
+            self._hold(Holding(0))
             return True
         if not self._shelves:
             return False
         self._wait(_FIRST_PAUSE_S)  # before the processes end: else the pool's own loop begins anew meanwhile
         await self._retire(ANY, _NEEDED)
-        self._around.ledgers.ram.spare = Holding(0)
+        self._hold(Holding(0))
         return True
 
     # -- how it is kept
@@ -254,14 +254,14 @@ class Pool:
             if not verdict.fits:
                 self._failed(f"no memory for the pool: {verdict.message}", "no_room")
                 return
-            self._around.ledgers.ram.spare = Holding(need)
+            self._hold(Holding(need))
         self._state, self._why = "starting", "it is still importing"
         self._around.changed.set()
         before = self._versions
         try:
             made = await self._import_zygote()
         except (Lost, Refusal) as error:
-            self._around.ledgers.ram.spare = Holding(0)
+            self._hold(Holding(0))
             self._failed(f"the zygote {error}")
             return
         if made is None:
@@ -377,9 +377,12 @@ class Pool:
         pids = [member.pid for member in self._members()]
         self.memory_bytes = await asyncio.to_thread(lambda: sum(map(pss_bytes, pids)))
         if self._shelves:
-            self._around.ledgers.ram.spare = Holding(max(self._kind.need_bytes, self.memory_bytes), self.memory_bytes)
+            self._hold(Holding(max(self._kind.need_bytes, self.memory_bytes), self.memory_bytes))
         elif self._state != "starting":
-            self._around.ledgers.ram.spare = Holding(0)
+            self._hold(Holding(0))
+
+    def _hold(self, holding: Holding) -> None:
+        self._around.ledgers.ram.spares[self._engine] = holding
 
     def _ready_by_key(self) -> dict[str, int]:
         return {name: len(shelf.ready) for name, shelf in self._shelves.items()}

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rewarm.states import Tier
+from snapshots import THROTTLE_ENV
 from worker.containment import REPLICA_ENV, WORKER_ENV
 from worker.pool.pool import NotPooled, Pool
 from worker.report import REPORT_ENV
 from worker.starting import Order, PlainStarter, Started
 
-_OF_A_REPLICA = (REPLICA_ENV, WORKER_ENV, REPORT_ENV)
+_OF_A_REPLICA = (REPLICA_ENV, WORKER_ENV, REPORT_ENV, THROTTLE_ENV)
 """The rest of a host's environment is the agent's own, which the pool has too."""
 
 

@@ -13,13 +13,15 @@ import msgspec
 import pytest
 
 from rewarm.states import Tier
+from snapshots import THROTTLE_ENV
 from tests.worker.conftest import until
-from tests.worker.pool.rig import Rig, pooled, spec
+from tests.worker.pool.rig import TOY, Rig, pooled, spec
 from worker.engines.hostfile import HOST_MODULES, write_host_file
 from worker.memory import Holding
+from worker.pool import making
 from worker.pool.kind import key
 from worker.pool.plan import ANY
-from worker.pool.pool import NotPooled
+from worker.pool.pool import NotPooled, Pool
 from worker.pool.starter import PooledStarter
 from worker.procs import environment_has
 from worker.starting import Order
@@ -295,6 +297,39 @@ async def test_its_memory_is_counted_and_given_back_to_an_engine_that_would_not_
         assert not await rig.pool.give_back(), "there is nothing more"
 
 
+async def test_two_pools_of_one_agent_count_beside_each_other(toy: Path) -> None:
+    async with pooled(toy, spec("m")) as rig:
+        await rig.filled()
+        await rig.pool.measure()
+        other = Pool("torch", rig.around, module=TOY)
+        await other.measure()  # as upkeep does, of all in turn
+        assert not await other.give_back()
+        assert rig.around.ledgers.ram.spare.used_bytes == rig.pool.memory_bytes > 0
+
+
+async def test_only_the_time_that_it_may_run_counts_as_an_imports(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is stopped while an engine loads, however long that takes."""
+    monkeypatch.setattr(making, "IMPORT_WITHIN_S", 0.5)
+    monkeypatch.setattr(making, "_LOOK_EVERY_S", 0.01)
+    (toy / "load-hangs").touch()
+    async with pooled(toy) as rig:
+        looks = 0
+
+        def loading() -> bool:
+            nonlocal looks
+            looks += 1
+            return looks < 200
+
+        monkeypatch.setattr(rig.pool._make, "_loading", loading)
+        rig.register(spec("m"))
+        await until(lambda: bool(rig.processes()), "it imports")
+        first = [process.pid for process in rig.processes()]
+        await until(lambda: looks >= 190, "it has been stopped for much longer than an import may take")
+        assert [process.pid for process in rig.processes()] == first
+        await until(lambda: rig.report().state == "failed", "it hangs when it may run, too")
+        assert "has not answered for 0.5 s" in rig.report().reason
+
+
 async def test_memory_that_an_import_waits_with_is_given_to_the_load_that_it_waits_for(toy: Path) -> None:
     """An import is stopped while an engine loads; an engine that finds no room beside it would not end its load."""
     (toy / "load-hangs").touch()
@@ -337,7 +372,9 @@ async def test_a_starter_says_the_tier_and_why_it_is_no_better(toy: Path) -> Non
         starter = PooledStarter({"vllm": rig.pool})
         started = await starter.start(_order(rig, "r-1"))
         assert (started.tier, started.why) == (Tier.POOLED, "")
-        assert (await rig.said())["pid"] == started.process.pid
+        said = await rig.said()
+        assert said["pid"] == started.process.pid
+        assert said["throttle"] == "limit-of-r-1", "how fast it may read is told to it as to one that starts plainly"
         (toy / "cuda").touch()
         plain = await starter.start(_order(rig, "r-2"))
         assert plain.tier is Tier.COLD
@@ -352,6 +389,7 @@ def _order(rig: Rig, replica: str) -> Order:
     log = os.open(rig.folder / "engine.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     asyncio.get_running_loop().call_later(5, os.close, log)
     environment = {**os.environ, "REWARM_REPLICA": replica, "REWARM_WORKER": rig.around.marker}
+    environment[THROTTLE_ENV] = f"limit-of-{replica}"
     return Order(HOST_MODULES["command"], host, rig.folder / f"{replica}.host", environment, log)
 
 

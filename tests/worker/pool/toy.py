@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rewarm.messages import ReplicaSpec
+from snapshots import THROTTLE_ENV
 from worker.engines.host import HostContext, Serve
 from worker.engines.hostfile import HostFile
 
@@ -81,6 +82,7 @@ class Toy:
                 "proven": list(proven),
                 "descriptors": len(list(Path("/proc/self/fd").iterdir())),
                 "environment": os.environ["TOY_PREPARED"],
+                "throttle": os.environ.get(THROTTLE_ENV),
             }
             path = folder() / f"{host.replica}.new"
             path.write_text(json.dumps(said))
