@@ -22,6 +22,7 @@ from worker.enginelog import open_log
 from worker.engines.estimate import CannotEstimate, Estimate, estimate
 from worker.engines.hostfile import HOST_MODULES, HostFile, read_host_file, write_host_file
 from worker.engines.vllm.environment import THREADS_ENV
+from worker.exhaustion import fault_of
 from worker.lifecycle import Faulted
 from worker.limits.sizes import threads_for
 from worker.memory import Holding, Machine, Verdict
@@ -98,9 +99,9 @@ async def estimated(spec: ReplicaSpec, surroundings: Surroundings) -> Estimate:
     try:
         return await asyncio.to_thread(estimate, spec, len(surroundings.ledgers.gpus))
     except CannotEstimate as error:
-        raise CannotStart(Faulted(error.reason, error.message)) from error
+        raise CannotStart(fault_of(error, error.reason, error.message)) from error
     except OSError as error:
-        raise CannotStart(Faulted(FailureReason.WEIGHTS_MISSING, f"{spec.source}: {error}")) from error
+        raise CannotStart(fault_of(error, FailureReason.WEIGHTS_MISSING, f"{spec.source}: {error}")) from error
 
 
 async def admitted(
@@ -185,7 +186,8 @@ async def _making_room(surroundings: Surroundings, look: Callable[[Mapping[str, 
 async def launch(
     surroundings: Surroundings, want: Want, need: Estimate, needs: Mapping[str, int], files: Files, token: str
 ) -> Launched:
-    """Raise CannotStart (START_REFUSED) when there is no such engine or its host cannot be started."""
+    """Raise CannotStart (START_REFUSED) when there is no such engine or its host cannot be started, (AGENT_LOST) when
+    it could be another time."""
     module = HOST_MODULES.get(want.spec.engine)
     if module is None:
         message = f"engine {want.spec.engine!r} is none of {', '.join(HOST_MODULES)}"
@@ -202,7 +204,7 @@ async def launch(
             os.close(descriptor)
     except OSError as error:
         message = f"the engine's host cannot be started: {error}"
-        raise CannotStart(Faulted(FailureReason.START_REFUSED, message)) from error
+        raise CannotStart(fault_of(error, FailureReason.START_REFUSED, message)) from error
     await surroundings.device.started(want.replica, started.process.pid)
     _log.info(
         "event=started replica=%s model=%s attempt=%d pid=%d tier=%s why=%r need=%s",

@@ -244,10 +244,8 @@ class Replica:
             _log.exception("event=replica-crashed replica=%s", self.id)
             self.feed(lifecycle.Faulted(FailureReason.AGENT_LOST, f"error in the worker: {errors.exceptions[0]!r}"))
         finally:
-            if not self.life.gone:
-                await self._hosted.kill()
-                self._around.ledgers.drop(self.id)
-                self.feed(lifecycle.Emptied())
+            while not self.life.gone:
+                await self._end()
             self._files.remove()
             await self._hosted.end_pace(self._around)
             self._around.loads.running.pop(self.id, None)
@@ -256,6 +254,19 @@ class Replica:
             await self._around.device.release(self.id)
             self._around.room.set()
             self._around.changed.set()
+
+    async def _end(self) -> None:
+        """All of it, after a mistake of ours. Until then its memory is promised to nobody else."""
+        try:
+            ended = await self._hosted.kill()
+        except OSError as error:  # no descriptors to look for its processes with
+            _log.error("event=not-ended replica=%s error=%s", self.id, error)
+            ended = False
+        if ended:
+            self._around.ledgers.drop(self.id)
+            self.feed(lifecycle.Emptied())
+        else:
+            await asyncio.sleep(lifecycle.KILL_EVERY_S)
 
     async def _start(self, silent: asyncio.Event) -> None:
         try:
@@ -326,6 +337,8 @@ class Replica:
             except GateUnreachable as error:
                 # The gate's host will be found dead, or stalled; a drain ends by its deadline in any case.
                 _log.warning("event=gate-unreachable replica=%s action=%s error=%s", self.id, action.value, error)
+            except OSError as error:  # no descriptors left: what is to end is ended by the next tick
+                _log.error("event=not-done replica=%s action=%s error=%s", self.id, action.value, error)
 
     async def _do(self, action: Action) -> None:
         match action:
@@ -358,14 +371,17 @@ class Replica:
             self.feed(lifecycle.Tick())
             now = self._around.monotonic()
             self.progress.look(now)
-            if now - limits_at >= LOOK_EVERY_S:
-                limits_at = now
-                await self._look_at_limits()
-                await self._look_at_pace()
-            if self._measure_now:
-                self._measure_now = False
-                await self.measure()
-                self._around.changed.set()
+            try:
+                if now - limits_at >= LOOK_EVERY_S:
+                    limits_at = now
+                    await self._look_at_limits()
+                    await self._look_at_pace()
+                if self._measure_now:
+                    self._measure_now = False
+                    await self.measure()
+                    self._around.changed.set()
+            except OSError as error:  # no descriptors to read /proc with: no reason to end what serves
+                _log.error("event=not-measured replica=%s error=%s", self.id, error)
             waiting = self.life.stage is Stage.WAITING
             if waiting and self.gate is not None and self.gate.draining and self.gate.quiet:
                 self.feed(lifecycle.Quiet())

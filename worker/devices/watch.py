@@ -26,12 +26,22 @@ class DeviceWatch:
 
     async def read(self) -> dict[str, Machine]:
         """By device; those that do not answer are not in it."""
-        out = {RAM: read_machine()}
+        out = {RAM: self._ram()}
         if self._gpus:
             answers = await asyncio.gather(*(self._ask(key) for key in self._gpus))
             out |= {key: answer for key, answer in zip(self._gpus, answers, strict=True) if answer is not None}
         self.last = out
         return out
+
+    def _ram(self) -> Machine:
+        """As it was, while there is no descriptor to look with: a worker that cannot count must still be heard."""
+        try:
+            return read_machine()
+        except OSError as error:
+            if RAM not in self.last:
+                raise
+            _log.error("event=memory-not-read error=%s", error)
+            return self.last[RAM]
 
     async def used_by(self, pids: Iterable[int]) -> dict[str, int]:
         """Bytes of GPUs that these processes hold, as far as the driver tells."""
