@@ -17,12 +17,12 @@ from rewarm_vllm.use import (
     capture,
     drop_weights,
     fetch_weights,
-    fitting,
     lacks_snapshot,
     let_go,
     register,
     resume,
     settle,
+    why_not_mapped,
     why_weights_stay,
 )
 
@@ -41,12 +41,12 @@ __all__ = [
     "check_canary",
     "drop_weights",
     "fetch_weights",
-    "fitting",
     "lacks_snapshot",
     "let_go",
     "register",
     "resume",
     "settle",
     "use_observer",
+    "why_not_mapped",
     "why_weights_stay",
 ]

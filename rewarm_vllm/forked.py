@@ -8,32 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rewarm_vllm.fingerprint import engine_fingerprint
 from rewarm_vllm.flavours import report, say_mapped
 from rewarm_vllm.kept import kept_by
 from rewarm_vllm.observing import observer
-from rewarm_vllm.options import LoadOptions
-from rewarm_vllm.origin import origin_of
-from snapshots import Flavour, RestoreOptions, throttle_from_env
-
-
-def fitting(vllm_config: Any) -> str | None:
-    """The packed snapshot that a load for ``vllm_config`` would map. Raise CheckpointError, OSError."""
-    config = vllm_config.model_config
-    options = LoadOptions.parse(vllm_config.load_config.model_loader_extra_config)
-    if not options.snapshots:
-        return None
-    origin = origin_of(config, options)
-    try:
-        if origin.model is None:
-            return None
-        found = origin.find(engine_fingerprint(origin.model, vllm_config, config), (Flavour.PACKED,))
-    finally:
-        origin.close()
-    if found.lease is None:
-        return None
-    with found.lease as lease:
-        return lease.snapshot_id
+from snapshots import RestoreOptions, throttle_from_env
 
 
 def let_go(model: Any) -> None:

@@ -65,7 +65,7 @@ class Origin:
             reasons = (f"{lease.snapshot_id}: {'; '.join(against)}",)
             lease.close()
         if self.store is None:
-            return Found(None, (*reasons, "no store"))
+            return Found(None, (*reasons, "no store of snapshots"))
         found = resolve(self.store, self.name, have, flavours=flavours, source=self.checkpoint)
         return Found(found.lease, tuple(dict.fromkeys((*reasons, *found.reasons))))
 

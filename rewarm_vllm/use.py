@@ -23,11 +23,26 @@ def settle(model: Any) -> None:
     settle(model)
 
 
-def fitting(vllm_config: Any) -> str | None:
-    """See :func:`rewarm_vllm.forked.fitting`."""
-    from rewarm_vllm.forked import fitting
+def why_not_mapped(vllm_config: Any) -> str:
+    """Why a load for ``vllm_config`` would map no packed snapshot; empty: it would. Raise CheckpointError, OSError."""
+    from rewarm_vllm.fingerprint import engine_fingerprint
+    from rewarm_vllm.origin import origin_of
 
-    return fitting(vllm_config)
+    config = vllm_config.model_config
+    options = LoadOptions.parse(vllm_config.load_config.model_loader_extra_config)
+    if not options.snapshots:
+        return "snapshots are off for this model"
+    origin = origin_of(config, options)
+    try:
+        if origin.model is None:
+            return f"{config.model} is no folder of a checkpoint"
+        found = origin.find(engine_fingerprint(origin.model, vllm_config, config), (Flavour.PACKED,))
+    finally:
+        origin.close()
+    if found.lease is None:
+        return "; ".join(found.reasons)
+    found.lease.close()
+    return ""
 
 
 def let_go(model: Any) -> None:

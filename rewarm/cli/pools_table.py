@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from rewarm.units import format_bytes
@@ -27,7 +28,7 @@ def pools(workers: Iterable[dict[str, Any]]) -> Table | None:
                 "",
                 format_bytes(int(pool.get("memory_bytes") or 0)),
                 f"{pooled} of {pooled + plain}",
-                str(pool.get("reason") or ""),
+                escape(str(pool.get("reason") or "")),
             )
             for entry in pool.get("prepared") or ():
                 out.add_row(
@@ -37,7 +38,7 @@ def pools(workers: Iterable[dict[str, Any]]) -> Table | None:
                     str(entry.get("ready") or 0),
                     "",
                     "",
-                    str(entry.get("reason") or ""),
+                    escape(str(entry.get("reason") or "")),
                 )
     return out if out.row_count else None
 

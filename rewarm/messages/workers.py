@@ -45,11 +45,15 @@ class ReplicaReport(Message, frozen=True, kw_only=True):
 
 
 class PreparedReport(Message, frozen=True, kw_only=True):
-    """A model in a worker's pool. ``ready``: processes that wait for it."""
+    """A model in a worker's pool. ``ready``: processes that wait for it.
+
+    *refused*: its files are missing or broken, or preparing it failed. *unsuitable*: its specification does not go with
+    a pool.
+    """
 
     model: str
     state: str  # ready | waiting | refused | unsuitable
-    reason: str = ""
+    reason: str = ""  # why it is not ready, or is prepared in parts only
     ready: int = 0
 
 

@@ -34,6 +34,21 @@ def test_a_pool_and_its_models() -> None:
     assert "config.json has no architecture" in odd
 
 
+def test_a_model_that_is_ready_in_parts_says_why() -> None:
+    why = "prepared in parts: small@packed-01: the device: made for cpu x86_64 avx512f, here is cpu x86_64 avx2"
+    prepared = (PreparedReport(model="small", state="ready", ready=1, reason=why),)
+    assert why in shown(PoolReport(kind="vllm", state="ready", prepared=prepared))
+
+
+def test_a_model_whose_files_are_broken_is_shown_where_it_is_the_only_one() -> None:
+    why = "/models/[old]/[/x]/config.json at byte 1: not JSON"
+    prepared = (PreparedReport(model="odd", state="refused", reason=why),)
+    text = shown(PoolReport(kind="vllm", state="waiting", reason="it has not started yet", prepared=prepared))
+    (odd,) = (line for line in text.splitlines() if "odd" in line)
+    assert "refused" in odd
+    assert why in odd, "brackets of a path are no markup"
+
+
 def test_why_there_is_none() -> None:
     assert "no memory for the pool" in shown(
         PoolReport(kind="vllm", state="no_room", reason="no memory for the pool: …")

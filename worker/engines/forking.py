@@ -9,6 +9,10 @@ from collections.abc import Iterable
 from typing import Any
 
 
+class InParts(Exception):
+    """An engine cannot be built ahead as a whole, and why. Nothing of it was begun."""
+
+
 def torch_forbids_forking() -> str:
     """Why a fork of this process would not be safe as far as torch goes; empty: it is.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
-from rewarm.messages import PoolReport, ReplicaSpec
+from rewarm.hub import is_hub
+from rewarm.messages import PoolReport, PreparedReport, ReplicaSpec
+from rewarm.states import FailureReason
 from worker.engines.hostfile import HostFile
 from worker.fetching import cached
 from worker.launch import CannotStart, estimated, for_any_replica
@@ -36,19 +37,22 @@ class Pools:
         return tuple(pool.report() for pool in self._pools.values() if pool.concerned)
 
     async def register(self, specs: Mapping[str, ReplicaSpec]) -> None:
-        """All models that may be asked of this worker."""
+        """All models that may be asked of this worker. To be repeated: files come and change."""
         for engine, pool in self._pools.items():
             hosts: list[HostFile] = []
+            unregistered: list[PreparedReport] = []
             for model, spec in specs.items():
                 if spec.engine == engine:
+                    here = await asyncio.to_thread(cached, spec)
                     try:
-                        here = await asyncio.to_thread(cached, spec)
                         need = await estimated(here, self._around)
                     except CannotStart as error:
                         _log.debug("event=not-registered model=%s error=%s", model, error)
-                        continue  # its weights are not on this machine, or not whole: a load says so to who asks
+                        unregistered.append(_unregistered(here, error))
+                        continue
                     hosts.append(for_any_replica(self._around, here, need))
-            pool.register(await asyncio.to_thread(_keyed, hosts))
+            keyed, unreadable = await asyncio.to_thread(_keyed, hosts)
+            pool.register(keyed, (*unregistered, *unreadable))
 
     async def measure(self) -> None:
         for pool in self._pools.values():
@@ -61,10 +65,19 @@ class Pools:
                 tasks.create_task(supervised(f"pool {engine}", pool.run), name=f"pool {engine}")
 
 
-def _keyed(hosts: Iterable[HostFile]) -> dict[str, HostFile]:
-    """By key. Reads the checkpoints' folders; one that cannot be read is left out."""
+def _unregistered(spec: ReplicaSpec, error: CannotStart) -> PreparedReport:
+    if is_hub(spec.source) and error.fault.reason is FailureReason.WEIGHTS_MISSING:
+        return PreparedReport(model=spec.model, state="waiting", reason="its first load downloads its weights")
+    return PreparedReport(model=spec.model, state="refused", reason=str(error))
+
+
+def _keyed(hosts: Iterable[HostFile]) -> tuple[dict[str, HostFile], list[PreparedReport]]:
+    """By key, and those whose files cannot be read. Reads the checkpoints' folders."""
     out: dict[str, HostFile] = {}
+    unreadable: list[PreparedReport] = []
     for host in hosts:
-        with contextlib.suppress(OSError):
+        try:
             out[key(host)] = host
-    return out
+        except OSError as error:
+            unreadable.append(PreparedReport(model=host.spec.model, state="refused", reason=str(error)))
+    return out, unreadable

@@ -42,9 +42,10 @@ class Kind(Protocol):
     def load(self) -> None:
         """Import everything, and do once what every engine would do."""
 
-    def prepare(self, host: HostFile, whole: bool) -> Any:
-        """What can be done ahead for one model; handed to :meth:`serve`. ``whole``: the engine itself too, where that
-        is possible. Raise for a model that cannot be served, or not so: without ``whole`` it is tried again."""
+    def prepare(self, host: HostFile, whole: bool) -> tuple[Any, str]:
+        """What can be done ahead for one model, handed to :meth:`serve`. ``whole``: the engine itself too; where that
+        is not possible, the words say why. Raise for a model that cannot be served, or not so: without ``whole`` it is
+        tried again."""
 
     def unsafe(self) -> str:
         """In a process that is to be forked: why that would not be safe; empty: it is."""

@@ -82,8 +82,9 @@ class Maker:
             ours.close()  # a child that comes too late finds nobody there, and ends
             raise
 
-    async def prepare(self, member: Member, key: str, host: HostFile, *, whole: bool) -> None:
-        """``member`` becomes what engines of that registration are forked from."""
+    async def prepare(self, member: Member, key: str, host: HostFile, *, whole: bool) -> str:
+        """``member`` becomes what engines of that registration are forked from. Why only in parts, where ``whole`` was
+        asked for."""
         order = wire.Prepare(msgspec.Raw(msgspec.json.encode(host)), whole)
         try:
             done = await member.ask(order, wire.Done, PREPARE_WITHIN_S)
@@ -91,7 +92,11 @@ class Maker:
             await member.end()
             raise
         member.key = key
-        _log.info("event=prepared model=%s pid=%d seconds=%.2f", host.spec.model, member.pid, done.seconds)
+        _log.info(
+            "event=prepared model=%s pid=%d seconds=%.2f in_parts=%r",
+            *(host.spec.model, member.pid, done.seconds, done.in_parts),
+        )
+        return done.in_parts
 
     async def _spawn(self, channel: int) -> asyncio.subprocess.Process:
         descriptor, _ = open_log(self._around.paths.logs / f"pool-{self._engine}.log", f"zygote of {self._engine}")

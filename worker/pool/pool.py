@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from rewarm.messages import PoolReport
+from rewarm.messages import PoolReport, PreparedReport
 from rewarm.units import format_bytes
 from worker.devices.device import RAM
 from worker.engines.hostfile import HostFile
@@ -113,11 +113,14 @@ class Pool:
 
     # -- what it is for
 
-    def register(self, wanted: Mapping[str, HostFile]) -> None:
-        """Key → what the host file of its model would be now. Replaces what was registered before."""
-        self._concerned = bool(wanted)
+    def register(self, wanted: Mapping[str, HostFile], unregistered: Iterable[PreparedReport] = ()) -> None:
+        """Key → what the host file of its model would be now; and models that have none, with the reason. Replaces what
+        was registered before."""
+        told = tuple(unregistered)
+        self._concerned = bool(wanted or told)
         if self._off:
             return
+        self._models.unregistered = told
         if self._models.replace(wanted, self._kind):
             self._look.set()
 
@@ -270,7 +273,7 @@ class Pool:
         member, self._versions = made
         self._shelves[ANY] = Shelf(member)
         if self._versions != before:
-            self._models.forget_proofs()
+            self._models.forget_all_learnt()
             for name in [name for name in self._shelves if name != ANY]:
                 await self._retire(name, "other versions are installed")
         self._zygotes += 1
@@ -300,7 +303,7 @@ class Pool:
             return
         whole = self._around.config.pool.build_ahead != "off" and name not in self._models.in_parts
         try:
-            await self._make.prepare(member, name, host, whole=whole)
+            in_parts = await self._make.prepare(member, name, host, whole=whole)
         except (Lost, Refusal) as error:
             if whole:
                 self._models.in_parts[name] = str(error)  # at once again, with less
@@ -310,6 +313,8 @@ class Pool:
             self._models.refuse(name, str(error), self._around.monotonic() + again_s)
             _log.error("event=not-prepared model=%s error=%s", host.spec.model, error)
             return
+        if in_parts:
+            self._models.in_parts[name] = in_parts
         self._shelves[name] = Shelf(member)
         await self.measure()
 

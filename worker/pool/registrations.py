@@ -20,10 +20,12 @@ class Refused:
 
 @dataclass(slots=True)
 class Registrations:
-    """``known``: key → what to prepare, the most recently used first. ``unsuitable``: model → why it starts plainly."""
+    """``known``: key → what to prepare, the most recently used first. ``unsuitable``: model → why it starts plainly.
+    ``unregistered``: models of which there is nothing to prepare, as they are told."""
 
     known: dict[str, HostFile] = field(default_factory=dict)
     unsuitable: dict[str, str] = field(default_factory=dict)
+    unregistered: tuple[PreparedReport, ...] = ()
     in_parts: dict[str, str] = field(default_factory=dict)  # key → why its engine cannot be built ahead as a whole
     _refused: dict[str, Refused] = field(default_factory=dict)
     _proven: dict[str, set[str]] = field(default_factory=dict)
@@ -58,8 +60,10 @@ class Registrations:
     def proven(self, host: HostFile) -> tuple[str, ...]:
         return tuple(sorted(self._proven.get(key_of(host), ())))
 
-    def forget_proofs(self) -> None:
+    def forget_all_learnt(self) -> None:
+        """Other versions are installed."""
         self._proven.clear()
+        self.forget_refusals()
 
     def refuse(self, name: str, why: str, until: float = math.inf) -> None:
         self._refused[name] = Refused(why, until)
@@ -78,11 +82,15 @@ class Registrations:
         for name, host in self.known.items():
             refused = self._refused.get(name)
             state = "refused" if refused is not None else "ready" if name in ready else "waiting"
-            why = refused.why if refused is not None else self.in_parts.get(name, "")
+            why = refused.why if refused is not None else self._less(name)
             out.append(PreparedReport(model=host.spec.model, state=state, reason=why, ready=ready.get(name, 0)))
         for model, why in self.unsuitable.items():
             out.append(PreparedReport(model=model, state="unsuitable", reason=why))
-        return tuple(out)
+        return (*out, *self.unregistered)
+
+    def _less(self, name: str) -> str:
+        why = self.in_parts.get(name)
+        return f"prepared in parts: {why}" if why else ""
 
 
 def key_of(host: HostFile) -> str:

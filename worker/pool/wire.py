@@ -51,6 +51,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 
     seconds: float = 0.0
     versions: dict[str, str] = {}
+    in_parts: str = ""  # of Prepare: why not the whole that was asked for
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):

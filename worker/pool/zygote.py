@@ -106,18 +106,19 @@ class Pooled:
     def _prepare(self, host: HostFile, whole: bool) -> None:
         began = time.monotonic()
         try:
-            self._prepared = (key(host), self._kind.prepare(host, whole))
+            name = key(host)
+            prepared, in_parts = self._kind.prepare(host, whole)
         except Exception as error:  # noqa: BLE001 -- whatever a checkpoint's files bring about, the agent has to hear of it
             _log.exception("event=not-prepared model=%s", host.spec.model)
-            text = " ".join(str(error).split())
-            wire.send(self._channel, wire.Refused(f"{type(error).__name__}: {text[:500]}"))
+            wire.send(self._channel, wire.Refused(f"{type(error).__name__}: {_line(error)}"))
             return
+        self._prepared = name, prepared
         why = self.unsafe()
         if why:
             wire.send(self._channel, wire.Refused(f"after its preparation {why}"))
             return
         _freeze()
-        wire.send(self._channel, wire.Done(time.monotonic() - began))
+        wire.send(self._channel, wire.Done(time.monotonic() - began, in_parts=_line(in_parts)))
 
     # -- go
 
@@ -155,6 +156,11 @@ def _adopted(agent: int) -> bool:
             return False
         time.sleep(0.0005)  # the parent is about to end: there is nothing to wait on
     return die_with_parent(agent)
+
+
+def _line(words: object) -> str:
+    """For a table."""
+    return " ".join(str(words).split())[:500]
 
 
 def _freeze() -> None:

@@ -124,7 +124,7 @@ async def test_an_engine_that_cannot_be_built_ahead_is_prepared_in_parts(toy: Pa
     async with pooled(toy, spec("m", "in parts"), build_ahead="auto") as rig:
         await rig.filled()
         assert rig.of("m").state == "ready"
-        assert "needs threads of its own" in rig.of("m").reason
+        assert rig.of("m").reason == "prepared in parts: RuntimeError: this one needs threads of its own"
         await rig.start("m")
         assert (await rig.said())["prepared"] == "for m"
 

@@ -92,6 +92,18 @@ def test_a_proof_is_of_weights_with_these_files_and_arguments() -> None:
     assert models.proven(host("a")) == ()
 
 
+def test_other_versions_void_what_was_learnt_with_the_old_ones() -> None:
+    models, name = registered(host("a")), key(host("a"))
+    models.prove(host("a"), "packed a@1")
+    models.refuse(name, "broken")
+    models.in_parts[name] = "its snapshot was made by another version"
+    models.forget_all_learnt()
+    assert models.proven(host("a")) == ()
+    assert models.refused(0.0) == frozenset()
+    (told,) = models.reports({name: 1})
+    assert (told.state, told.reason) == ("ready", "")
+
+
 @pytest.mark.parametrize(("fields", "state"), [({}, "waiting"), ({"env": {"A": "1"}}, "unsuitable")])
 def test_each_model_is_told_with_its_state(fields: dict[str, object], state: str) -> None:
     (told,) = registered(host("a", **fields)).reports({})

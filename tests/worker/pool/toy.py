@@ -1,8 +1,9 @@
 """An engine of a few lines, for the pool's own machinery: real processes, real forks, faults on demand.
 
 Files in the folder ``TOY`` (environment) say what goes wrong: ``load-fails``, ``load-hangs``, ``fork-hangs``,
-``fork-dies``. A model's ``args`` say what its preparation does: ``broken``, ``thread``, ``hang``, ``exit``. The host of
-a replica writes ``REPLICA.json`` and waits to be stopped.
+``fork-dies``. A model's ``args`` say what its preparation does: ``broken``, ``thread``, ``hang``, ``exit``; with ``in
+parts`` building the whole engine fails, with ``unfit`` it is not tried. The host of a replica writes ``REPLICA.json``
+and waits to be stopped.
 """
 
 from __future__ import annotations
@@ -55,10 +56,12 @@ class Toy:
             time.sleep(600)
         os.register_at_fork(before=_before_fork)
 
-    def prepare(self, host: HostFile, whole: bool) -> Any:
+    def prepare(self, host: HostFile, whole: bool) -> tuple[Any, str]:
         match host.spec.args:
             case ("in parts",) if whole:
                 raise RuntimeError("this one needs threads of its own")
+            case ("unfit",) if whole:
+                return f"for {host.spec.model}", "its snapshot was made on another CPU"
             case ("broken",):
                 raise ValueError("config.json: no architecture")
             case ("thread",):
@@ -67,7 +70,7 @@ class Toy:
                 time.sleep(600)
             case ("exit",):
                 os._exit(3)
-        return f"for {host.spec.model}"
+        return f"for {host.spec.model}", ""
 
     def unsafe(self) -> str:
         return "CUDA is initialised" if (folder() / "cuda").exists() else ""

@@ -42,12 +42,16 @@ def one_thread() -> None:
 
 
 def prepared(store: Store, source: Path, dtype: str = "auto") -> Prepared:
+    return tried(store, source, dtype)[0]
+
+
+def tried(store: Store, source: Path, dtype: str = "auto") -> tuple[Prepared, str]:
+    """As the pool has it done, and why nothing was mapped."""
     spec = spec_of(source, dtype=dtype)
     host = HostFile(
         replica="", agent_pid=0, spec=spec, socket="", report="", token="", snapshots=str(store.root), need_bytes=0
     )
-    found: Prepared = KIND.prepare(host, whole=True)
-    return found
+    return KIND.prepare(host, whole=True)
 
 
 def taken_over(one: Prepared, *, compared: bool) -> tuple[Any, list[tuple[int, int]]]:
@@ -89,9 +93,10 @@ def test_it_is_trusted_with_the_very_weights_that_were_proved(captured: Store, s
     assert one.trusted((one.model.loaded.words,))
 
 
-def test_in_another_dtype_nothing_is_mapped_ahead(captured: Store, smollm2: Path) -> None:
-    one = prepared(captured, smollm2, dtype="float32")
+def test_in_another_dtype_nothing_is_mapped_ahead_and_it_says_so(captured: Store, smollm2: Path) -> None:
+    one, why = tried(captured, smollm2, dtype="float32")
     assert one.model is None
+    assert why == f"{captured.find('small@portable').snapshot_id} is not in torch.float32, in which it computes"
     assert {parameter.device.type for parameter in one.skeleton.module.parameters()} == {"meta"}
     assert not one.trusted(("source",))
 

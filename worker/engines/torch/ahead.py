@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rewarm_vllm import Loaded
 from snapshots import Checkpoint, Flavour, Store, checkpoint_fingerprint, map_weights, resolve
+from worker.engines.forking import InParts
 from worker.engines.hostfile import HostFile
 from worker.engines.torch.fitting import fit
 from worker.engines.torch.model import Model, Skeleton
@@ -32,28 +33,27 @@ class Prepared:
         return self.model is not None and self.model.loaded.words in proven
 
 
-def map_ahead(host: HostFile, checkpoint: Checkpoint, skeleton: Skeleton) -> Model | None:
-    """None where no snapshot fits, or where its weights would have to be copied: then ``skeleton`` has none yet.
-
-    Raise CheckpointError, SnapshotError, OSError, DoesNotFit; ``skeleton`` is of no use then.
+def map_ahead(host: HostFile, checkpoint: Checkpoint, skeleton: Skeleton) -> Model:
+    """Raise InParts where no snapshot fits, or where its weights would have to be copied: then ``skeleton`` has none
+    yet. Raise CheckpointError, SnapshotError, OSError, DoesNotFit; ``skeleton`` is of no use then.
     """
-    if not host.snapshots or host.spec.snapshot == "off" or not Path(host.snapshots).is_dir():
-        return None
+    if not host.snapshots or host.spec.snapshot == "off":
+        raise InParts("snapshots are off for this model")
+    if not Path(host.snapshots).is_dir():
+        raise InParts(f"no store at {host.snapshots}")
     store = Store(Path(host.snapshots))
     have = checkpoint_fingerprint(checkpoint)
     found = resolve(store, host.spec.model, have, flavours=(Flavour.PORTABLE,), source=checkpoint.folder)
     lease = found.lease
     if lease is None:
-        return None
+        raise InParts("; ".join(found.reasons))
     try:
         if any(file.name.endswith(".gguf") for file in lease.manifest.weight_files):
-            lease.close()
-            return None
+            raise InParts(f"{lease.snapshot_id} holds GGUF files, which are not mapped")
         mapped = map_weights(lease)
         tensors = over_map(mapped)
         if any(tensor.is_floating_point() and tensor.dtype != skeleton.dtype for tensor in tensors.values()):
-            lease.close()
-            return None
+            raise InParts(f"{lease.snapshot_id} is not in {skeleton.dtype}, in which it computes")
         fit(skeleton.module, tensors, skeleton.dtype)
     except BaseException:
         lease.close()

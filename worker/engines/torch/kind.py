@@ -8,7 +8,7 @@ from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 from rewarm.messages import ReplicaSpec
-from worker.engines.forking import torch_forbids_forking, versions_of
+from worker.engines.forking import InParts, torch_forbids_forking, versions_of
 from worker.engines.host import HostContext, Serve
 from worker.engines.hostfile import HostFile
 from worker.engines.torch.environment import prepare
@@ -52,7 +52,7 @@ class TorchKind:
         for module in _IMPORTS:
             importlib.import_module(module)
 
-    def prepare(self, host: HostFile, whole: bool) -> Any:
+    def prepare(self, host: HostFile, whole: bool) -> tuple[Any, str]:
         """Configuration, tokenizer, and the model; with its weights if ``whole`` and if they can be mapped."""
         from worker.engines.torch.ahead import Prepared, map_ahead
         from worker.engines.torch.host import checked
@@ -61,7 +61,12 @@ class TorchKind:
 
         checkpoint, need = checked(host)
         skeleton = build(checkpoint, dtype_of(checkpoint, host.spec.dtype), need.context)
-        return Prepared(skeleton, map_ahead(host, checkpoint, skeleton) if whole else None)
+        if not whole:
+            return Prepared(skeleton), ""
+        try:
+            return Prepared(skeleton, map_ahead(host, checkpoint, skeleton)), ""
+        except InParts as why:
+            return Prepared(skeleton), str(why)
 
     def unsafe(self) -> str:
         return torch_forbids_forking()

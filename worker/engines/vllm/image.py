@@ -20,7 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from rewarm_vllm import Loaded, Observer, fitting, use_observer
+from rewarm_vllm import Loaded, Observer, use_observer, why_not_mapped
+from worker.engines.forking import InParts
 from worker.engines.vllm.arguments import any_seed
 
 _VERIFY = "verify"
@@ -53,18 +54,14 @@ class EngineImage:
         return self.loaded.words in proven
 
 
-def build(config: Any, options: argparse.Namespace) -> EngineImage | None:
-    """Inside :func:`worker.engines.vllm.prepared.using`, for the client's renderer. None where there is nothing to
-    build ahead: no packed snapshot fits, or an engine like this keeps more than maps.
+def build(config: Any, options: argparse.Namespace) -> EngineImage:
+    """Inside :func:`worker.engines.vllm.prepared.using`, for the client's renderer.
 
-    Raise NotBuilt, and what vLLM raises.
+    Raise InParts where no packed snapshot fits, or an engine like this keeps more than maps; NotBuilt, and what vLLM
+    raises.
     """
-    if config.lora_config is not None or config.speculative_config is not None:
-        return None
-    if config.model_config.is_multimodal_model:
-        return None  # its workers share a lock, and forks would share it with each other
-    if config.parallel_config.world_size > 1 or fitting(config) is None:
-        return None
+    if why := _more_than_maps(config) or why_not_mapped(config):
+        raise InParts(why)
     heard = _Heard()
     use_observer(heard)
     with _flagged(), _one_rank(), _reading_nothing(config), _environment_not_cached():
@@ -80,6 +77,16 @@ def build(config: Any, options: argparse.Namespace) -> EngineImage | None:
     (no_sleep,) = core.collective_rpc("why_no_sleep")
     client, seeded = _client(config, options, tasks), options.seed is not None
     return EngineImage(config, core, client, tasks, heard.last, no_sleep, seeded)
+
+
+def _more_than_maps(config: Any) -> str:
+    if config.lora_config is not None:
+        return "it has LoRA adapters"
+    if config.speculative_config is not None:
+        return "it decodes speculatively"
+    if config.model_config.is_multimodal_model:
+        return "it is multimodal"  # its workers share a lock, and forks would share it with each other
+    return "it has several ranks" if config.parallel_config.world_size > 1 else ""
 
 
 def connect(image: EngineImage) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 from rewarm.messages import ReplicaSpec
-from worker.engines.forking import torch_forbids_forking, versions_of
+from worker.engines.forking import InParts, torch_forbids_forking, versions_of
 from worker.engines.host import HostContext, Serve
 from worker.engines.hostfile import HostFile
 from worker.engines.vllm import image
@@ -93,7 +93,7 @@ class VllmKind:
         configure_logging_from_args(options)  # as every engine will: a second time it finds nothing to do
         build_app(options, _TASKS)  # what is imported for an application, and only then
 
-    def prepare(self, host: HostFile, whole: bool) -> Prepared:
+    def prepare(self, host: HostFile, whole: bool) -> tuple[Prepared, str]:
         from vllm.entrypoints.launchers.app import build_app
         from vllm.entrypoints.launchers.cli_args import resolve_default_chat_template_kwargs
         from vllm.model_executor.models import ModelRegistry
@@ -119,13 +119,14 @@ class VllmKind:
         ModelRegistry.resolve_model_cls(config.model_config.architectures, config.model_config)
         prepared = Prepared(options, config, renderer, app, _TASKS, need)
         if not whole:
-            return prepared
-        with using(prepared):
-            made = image.build(config, options)
-        if made is None:
-            return prepared
+            return prepared, ""
+        try:
+            with using(prepared):
+                made = image.build(config, options)
+        except InParts as why:
+            return prepared, str(why)
         asyncio.run(_answering(prepared, made))
-        return dataclasses.replace(prepared, image=made)
+        return dataclasses.replace(prepared, image=made), ""
 
     def unsafe(self) -> str:
         return torch_forbids_forking()
