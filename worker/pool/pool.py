@@ -22,6 +22,7 @@ from worker.pool import wire
 from worker.pool.kind import KINDS, Kind, load_kind
 from worker.pool.making import Maker
 from worker.pool.member import Lost, Member, Refusal, end_all
+from worker.pool.pause import Pause
 from worker.pool.plan import ANY, Goal, Import, Prepare, Ready, Retire, State, next_step
 from worker.pool.registrations import Registrations
 from worker.procs import pss_bytes
@@ -74,13 +75,12 @@ class Pool:
         self._versions: dict[str, str] = {}
         self._versions_at = 0.0
         self._retry_at = 0.0
-        self._pause_s = _FIRST_PAUSE_S
+        self._pause = Pause(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._why = "it has not started yet"  # there is none
         self._state = "off" if self._off else "waiting"
         self._look = asyncio.Event()
         self._starts = {"pooled": 0, "plain": 0}
         self._zygotes = 0
-        self._up_since = 0.0
         self._concerned = False
         self._away: set[int] = set()  # processes given to replicas, until they end
         self.memory_bytes = 0
@@ -275,7 +275,7 @@ class Pool:
                 await self._retire(name, "other versions are installed")
         self._zygotes += 1
         self._state, self._why = "ready", ""
-        self._versions_at = self._up_since = self._around.monotonic()
+        self._versions_at = self._around.monotonic()
         await self.measure()
 
     async def _import_zygote(self) -> tuple[Member, dict[str, str]] | None:
@@ -349,12 +349,10 @@ class Pool:
         await end_all(shelf.members)
 
     def _failed(self, why: str, state: str = "failed") -> None:
-        if self._up_since and self._around.monotonic() - self._up_since > _LONGEST_PAUSE_S:
-            self._pause_s = _FIRST_PAUSE_S
         self._state, self._why = state, why
-        self._wait(self._pause_s)
-        self._pause_s = min(_LONGEST_PAUSE_S, self._pause_s * 2)
-        _log.error("event=no-pool engine=%s again_in_s=%.0f error=%s", self._engine, self._pause_s, why)
+        pause_s = self._pause.failed(self._around.monotonic())
+        self._wait(pause_s)
+        _log.error("event=no-pool engine=%s again_in_s=%.0f error=%s", self._engine, pause_s, why)
 
     def _wait(self, pause_s: float) -> None:
         self._retry_at = self._around.monotonic() + pause_s

@@ -7,6 +7,7 @@ import contextlib
 import os
 import resource
 import signal
+import time
 from pathlib import Path
 
 import msgspec
@@ -103,6 +104,10 @@ async def test_thirty_in_a_row_leak_no_descriptor_here_there_or_in_the_hosts(toy
 
 def descriptors(pid: object) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+async def logged(caplog: pytest.LogCaptureFixture, words: str) -> None:
+    await until(lambda: words in caplog.text, f"it logs {words!r}")
 
 
 # --- what goes wrong -------------------------------------------------------------------------------------------------
@@ -241,6 +246,24 @@ async def test_a_zygote_that_cannot_import_is_told_and_tried_again(toy: Path) ->
         assert "no module named toy" in rig.report().reason
         with pytest.raises(NotPooled, match="no module named toy"):
             await rig.start("m")
+        (toy / "load-fails").unlink()
+        await rig.filled()
+
+
+async def test_a_zygote_that_cannot_import_any_more_is_tried_ever_more_slowly(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("worker.pool.pool._EVERY_S", 0.02)
+    async with pooled(toy, spec("m")) as rig:
+        await rig.filled()
+        passed_s = 0.0
+        rig.around.monotonic = lambda: time.monotonic() + passed_s
+        passed_s += 3600  # up for an hour
+        (toy / "load-fails").touch()
+        os.kill(rig.report().pid or 0, signal.SIGKILL)
+        for again_in_s in (2, 4, 8, 16):
+            await logged(caplog, f"again_in_s={again_in_s} ")
+            passed_s += again_in_s
         (toy / "load-fails").unlink()
         await rig.filled()
 
