@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 ANY = ""
 """In place of a registration's key: for any model."""
 
+_OVER_LIMIT = "the pool takes more memory than it may"
+
 
 @dataclass(frozen=True, slots=True)
 class Goal:
@@ -59,6 +61,7 @@ class Retire:
 
     key: str
     why: str
+    over_limit: bool = False  # as many are too many then
 
 
 Step = Import | Prepare | Ready | Retire
@@ -93,5 +96,5 @@ def _smaller(state: State, kept: Sequence[str]) -> Step:
     """The model that was asked for longest ago goes first, the zygote itself last."""
     for key in reversed(kept):
         if key in state.prepared:
-            return Retire(key, "the pool takes more memory than it may")
-    return Retire(ANY, "the pool takes more memory than it may")
+            return Retire(key, _OVER_LIMIT, over_limit=True)
+    return Retire(ANY, _OVER_LIMIT, over_limit=True)

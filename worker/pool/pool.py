@@ -65,7 +65,7 @@ class Pool:
         self._kind: Kind = load_kind(self._module)
         self._around = surroundings
         self._loading = loading
-        self._goal = Goal(config.models, config.ready)
+        self._whole_goal = self._goal = Goal(config.models, config.ready)
         self._fork_within_s = config.fork_timeout.total_seconds()
         self._importing: asyncio.Task[tuple[Member, dict[str, str]]] | None = None
         self._make = Maker(engine, self._module, surroundings, loading, self._fork_within_s)
@@ -119,6 +119,7 @@ class Pool:
         if self._off:
             return
         if self._models.replace(wanted, self._kind):
+            self._goal = self._whole_goal  # others may take less
             self._look.set()
 
     async def start(self, host: HostFile, host_path: str, environment: Mapping[str, str], log: int) -> Member:
@@ -238,13 +239,30 @@ class Pool:
                 await self._prepare(name)
             case Ready(name):
                 await self._ready(name)
-            case Retire(name, why):
-                if name != ANY and self.memory_bytes > self._around.config.pool.memory:
-                    self._goal = replace(self._goal, models=max(0, len(self._shelves) - 2))  # not at once again
-                await self._retire(name, why)
-                if name == ANY:
+            case Retire(name, why, over_limit):
+                if name == ANY and over_limit:
+                    await self._retire_as_too_large(why)
+                elif name == ANY:
+                    await self._retire(ANY, why)
                     self._wait(_FIRST_PAUSE_S)
+                else:
+                    if over_limit:
+                        self._goal = replace(self._goal, models=max(0, len(self._shelves) - 2))  # not at once again
+                    await self._retire(name, why)
                 await self.measure()
+
+    async def _retire_as_too_large(self, why: str) -> None:
+        """A zygote that is too large by itself would be so again: it is not made again in this worker's life, whose
+        `pool.memory` stays what it is."""
+        await self.measure()  # what was measured last may have begun before the last model was given up
+        most = self._around.config.pool.memory
+        if self.memory_bytes <= most:
+            return
+        alone = len(self._members()) == 1
+        took = format_bytes(self.memory_bytes)
+        await self._retire(ANY, f"{why}: {took}; `pool.memory` is {format_bytes(most)}")
+        self._state = "no_room"
+        self._wait(math.inf if alone else _LONGEST_PAUSE_S)
 
     async def _import(self) -> None:
         need = self._kind.need_bytes
@@ -366,6 +384,7 @@ class Pool:
         if name == ANY:
             self._state, self._why = "waiting", why
             self._models.forget_refusals()
+            self._goal = self._whole_goal
         await end_all(members)
 
     # -- memory

@@ -52,6 +52,11 @@ def test_other_versions_make_it_anew() -> None:
 
 def test_over_its_memory_it_gives_up_models_first_and_the_zygote_last() -> None:
     step = next_step(State(["a", "b"], {ANY: 1, "a": 1, "b": 1}, over_limit=True), GOAL, 0)
-    assert isinstance(step, Retire) and step.key == "b"
+    assert isinstance(step, Retire) and (step.key, step.over_limit) == ("b", True)
     step = next_step(State(["a"], {ANY: 1}, over_limit=True), GOAL, 0)
-    assert isinstance(step, Retire) and step.key == ANY
+    assert isinstance(step, Retire) and (step.key, step.over_limit) == (ANY, True)
+
+
+def test_what_ends_over_its_memory_for_another_reason_does_not_make_it_smaller() -> None:
+    step = next_step(State(["a"], {ANY: 1, "a": 1, "gone": 1}, over_limit=True), GOAL, 0)
+    assert isinstance(step, Retire) and (step.key, step.over_limit) == ("gone", False)

@@ -351,6 +351,45 @@ async def test_over_its_limit_it_keeps_fewer_models(toy: Path) -> None:
         assert rig.of("m").state == "ready"
 
 
+async def test_over_its_limit_once_it_keeps_as_many_again_when_the_models_change(toy: Path) -> None:
+    async with pooled(toy, spec("m"), spec("n"), spec("heavy")) as rig:
+        await rig.filled()
+        rig.pool.memory_bytes = 2**50  # as if measured
+        await until(lambda: rig.of("heavy").state == "waiting", "one was given up")
+        rig.register(spec("m"), spec("n"), spec("o"))
+        await rig.filled()
+
+
+async def test_over_its_limit_once_it_keeps_as_many_again_when_it_is_made_anew(toy: Path) -> None:
+    async with pooled(toy, spec("m"), spec("n")) as rig:
+        await rig.filled()
+        rig.pool.memory_bytes = 2**50  # as if measured
+        await until(lambda: rig.of("n").state == "waiting", "one was given up")
+        assert await rig.pool.give_back()
+        await rig.filled()
+
+
+async def test_a_zygote_that_takes_more_than_the_limit_is_not_made_again(toy: Path) -> None:
+    async with pooled(toy, spec("m"), memory=0) as rig:
+        await until(lambda: rig.report().state == "no_room", "it was measured")
+        assert "the pool takes more memory than it may" in rig.report().reason
+        assert rig.report().reason.endswith("`pool.memory` is 0 B")
+        await until(lambda: not rig.processes(), "it is gone")
+        with pytest.raises(NotPooled, match=r"`pool\.memory` is 0 B"):
+            await rig.start("m")
+        rig.around.monotonic = lambda: time.monotonic() + 1e6
+        await looked(rig)
+        assert (rig.report().state, rig.report().zygotes) == ("no_room", 1)
+
+
+async def looked(rig: Rig) -> None:
+    """It has seen all there is, and found nothing to do."""
+    rig.pool._look.set()
+    await until(lambda: not rig.pool._look.is_set(), "it looked")
+    rig.pool._look.set()
+    await until(lambda: not rig.pool._look.is_set(), "it looked once more, with nothing done between")
+
+
 # --- as a launch uses it ---------------------------------------------------------------------------------------------
 
 
