@@ -27,7 +27,8 @@ class Goal:
 @dataclass(frozen=True, slots=True)
 class State:
     """``registered``: keys, the most recently used first. ``prepared``: key → processes that are ready for it; ANY is
-    among them when the zygote is. ``refused``: keys whose preparation failed. ``retry_at``: no zygote before that."""
+    among them when the zygote is. ``refused``: keys whose preparation failed. ``retry_at``: no zygote before that;
+    ``fork_at``: no other process."""
 
     registered: Sequence[str]
     prepared: Mapping[str, int] = field(default_factory=dict)
@@ -36,6 +37,7 @@ class State:
     loading: bool = False
     over_limit: bool = False  # takes more memory than it may
     retry_at: float = 0.0
+    fork_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ def next_step(state: State, goal: Goal, now: float) -> Step | None:
         return None
     if not up:
         return Import() if now >= state.retry_at else None
+    if now < state.fork_at:
+        return None
     for key in kept:
         if key not in state.prepared:
             return Prepare(key)

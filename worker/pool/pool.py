@@ -21,7 +21,7 @@ from worker.memory import Holding
 from worker.pool import wire
 from worker.pool.kind import KINDS, Kind, load_kind
 from worker.pool.making import Maker
-from worker.pool.member import Lost, Member, Refusal, end_all
+from worker.pool.member import Lost, Member, Refusal, Shortage, end_all
 from worker.pool.pause import Pause
 from worker.pool.plan import ANY, Goal, Import, Prepare, Ready, Retire, State, next_step
 from worker.pool.registrations import Registrations
@@ -76,6 +76,7 @@ class Pool:
         self._versions_at = 0.0
         self._retry_at = 0.0
         self._pause = Pause(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        self._short = Pause(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)  # of what a fork takes
         self._why = "it has not started yet"  # there is none
         self._state = "off" if self._off else "waiting"
         self._look = asyncio.Event()
@@ -220,7 +221,8 @@ class Pool:
         outdated = False
         if ANY in self._shelves and now - self._versions_at >= VERSIONS_EVERY_S:
             self._versions_at = now
-            outdated = self._kind.versions() != self._versions
+            with contextlib.suppress(OSError):  # no descriptor left to read them with
+                outdated = self._kind.versions() != self._versions
         return State(
             registered=() if self._off else tuple(self._models.known),
             prepared=self._ready_by_key(),
@@ -229,12 +231,17 @@ class Pool:
             loading=self._loading(),
             over_limit=self.memory_bytes > self._around.config.pool.memory,
             retry_at=self._retry_at,
+            fork_at=self._short.until,
         )
 
     async def _do(self, step: Import | Prepare | Ready | Retire) -> None:
         match step:
             case Import():
-                await self._import()
+                try:
+                    await self._import()
+                except OSError as error:  # the machine's lock or its memory could not be read
+                    self._failed(f"the pool cannot be made: {error}")
+                    await self.measure()
             case Prepare(name):
                 await self._prepare(name)
             case Ready(name):
@@ -310,15 +317,15 @@ class Pool:
 
     async def _prepare(self, name: str) -> None:
         host = self._models.known[name]
-        zygote = self._shelves[ANY]
-        try:
-            member = await self._make.fork(zygote.source)
-        except (Lost, Refusal) as error:
-            await self._blame(ANY, zygote, str(error))
+        member = await self._fork(ANY)
+        if member is None:
             return
         whole = self._around.config.pool.build_ahead != "off" and name not in self._models.in_parts
         try:
             await self._make.prepare(member, name, host, whole=whole)
+        except Shortage as shortage:
+            self._stand_back(shortage)
+            return
         except (Lost, Refusal) as error:
             if whole:
                 self._models.in_parts[name] = str(error)  # at once again, with less
@@ -333,17 +340,31 @@ class Pool:
 
     async def _ready(self, name: str) -> None:
         shelf = self._shelves[name]
-        try:
-            member = await self._make.fork(shelf.source)
-        except (Lost, Refusal) as error:
-            await self._blame(name, shelf, str(error))
+        member = await self._fork(name)
+        if member is None:
             return
         if self._shelves.get(name) is shelf:
             shelf.ready.append(member)
         else:
             await member.end()
 
+    async def _fork(self, name: str) -> Member | None:
+        """One more of what is prepared for ``name``; None where there is none, and what that calls for is done."""
+        shelf = self._shelves[name]
+        try:
+            return await self._make.fork(shelf.source)
+        except Shortage as shortage:
+            self._stand_back(shortage)
+        except (Lost, Refusal) as error:
+            await self._blame(name, shelf, str(error))
+        return None
+
     # -- what goes wrong
+
+    def _stand_back(self, shortage: Shortage) -> None:
+        """What there is is well and stays; more is made later."""
+        pause_s = self._short.failed(self._around.monotonic())
+        _log.warning("event=pool-short engine=%s again_in_s=%.0f error=%s", self._engine, pause_s, shortage)
 
     async def _sweep(self) -> None:
         """Processes that ended by themselves, or were killed."""

@@ -35,6 +35,12 @@ def test_after_a_failure_it_waits() -> None:
     assert next_step(State(["a"], retry_at=5.0), GOAL, 5.0) == Import()
 
 
+def test_while_no_process_can_be_made_what_there_is_stays_as_it_is() -> None:
+    assert next_step(State(["a"], {ANY: 0}, fork_at=5.0), GOAL, 4.9) is None
+    assert next_step(State(["a"], {ANY: 0}, fork_at=5.0), GOAL, 5.0) == Prepare("a")
+    assert next_step(State(["a"], fork_at=5.0), GOAL, 4.9) == Import()
+
+
 def test_a_model_whose_preparation_failed_leaves_its_place_to_the_next() -> None:
     assert next_step(State(["a", "b"], {ANY: 0}, frozenset("a")), GOAL, 0) == Prepare("b")
 
