@@ -4,6 +4,7 @@ nothing behind then."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -17,7 +18,7 @@ from worker.enginelog import open_log
 from worker.engines.hostfile import HostFile
 from worker.pool import wire
 from worker.pool.marker import PLACEHOLDER
-from worker.pool.member import Lost, Member, Refusal, Spawned, expect
+from worker.pool.member import Lost, Member, Shortage, Spawned, expect
 from worker.starting import ROOT
 from worker.surroundings import Surroundings
 
@@ -41,7 +42,10 @@ class Maker:
 
     async def zygote(self) -> tuple[Member, dict[str, str]]:
         """It, once it has imported everything, and the versions that it imported."""
-        ours, theirs = wire.pair()
+        try:
+            ours, theirs = wire.pair()
+        except OSError as error:
+            raise Shortage(f"has no channel: {error}") from error
         try:
             process = await self._spawn(theirs.fileno())
         except OSError as error:
@@ -52,7 +56,14 @@ class Maker:
             raise
         finally:
             theirs.close()
-        member = Spawned(process, ours)
+        try:
+            member = Spawned(process, ours)
+        except OSError as error:
+            ours.close()
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+            raise Shortage(f"cannot be watched: {error}") from error
         try:
             done = await self._patiently(member)
             await expect(ours, wire.Hello, self._fork_within_s)
@@ -67,7 +78,7 @@ class Maker:
         try:
             ours, theirs = wire.pair()
         except OSError as error:  # no descriptors left
-            raise Refusal(f"no channel: {error}") from error
+            raise Shortage(f"no channel: {error}") from error
         try:
             try:
                 await source.ask(wire.Fork(), wire.Done, self._fork_within_s, (theirs.fileno(),))
@@ -77,7 +88,7 @@ class Maker:
             return Member(hello.pid, ours, source.key)
         except OSError as error:
             ours.close()
-            raise Refusal(f"no descriptor: {error}") from error
+            raise Shortage(f"no descriptor: {error}") from error
         except BaseException:
             ours.close()  # a child that comes too late finds nobody there, and ends
             raise

@@ -23,6 +23,11 @@ class Refusal(Exception):
     """The process answered that it will not, and why."""
 
 
+class Shortage(Refusal):
+    """No descriptor, process or memory is left to do it with: nothing is wrong with the process, or with what was
+    asked."""
+
+
 class Member:
     """``key``: of the registration it is prepared for; empty: for any model.
 
@@ -68,11 +73,12 @@ class Member:
     async def ask(self, order: wire.Order, expected: type[A], within_s: float, descriptors: Sequence[int] = ()) -> A:
         """Its answer. Raise Refusal, or Lost; then it is of no use any more."""
         async with self.lock:
-            try:
-                wire.send(self.channel, order, descriptors)
-            except OSError as error:
-                raise Lost(f"cannot be spoken to: {error}") from error
-            return await expect(self.channel, expected, within_s)
+            with self._own_channel() as own:  # before it is asked: an answer that nobody hears would be the next one's
+                try:
+                    wire.send(own, order, descriptors)
+                except OSError as error:
+                    raise Lost(f"cannot be spoken to: {error}") from error
+                return await expect(own, expected, within_s)
 
     def close(self) -> None:
         """It was told all it had to be told, or has to end by itself."""
@@ -86,6 +92,15 @@ class Member:
         with contextlib.suppress(OSError):
             self.channel.shutdown(socket.SHUT_RDWR)  # whoever waits for an answer hears that there will be none
         self.send_signal(signal.SIGKILL)
+
+    def _own_channel(self) -> socket.socket:
+        """Nobody closes it meanwhile, so that its number cannot become another's. Raise Shortage, Lost."""
+        try:
+            return self.channel.dup()
+        except OSError as error:
+            if self.channel.fileno() < 0:
+                raise Lost(f"cannot be spoken to: {error}") from error
+            raise Shortage(f"no descriptor: {error}") from error
 
     def _over(self) -> None:
         self._loop.remove_reader(self._descriptor)
@@ -140,13 +155,12 @@ async def expect(channel: socket.socket, expected: type[A], within_s: float | No
                     data, descriptors = wire.receive(channel)
                     break
                 except BlockingIOError:
-                    own = os.dup(channel.fileno())  # the channel may be closed meanwhile, and its number used again
-                    loop.add_reader(own, readable.set)
+                    number = channel.fileno()  # whoever calls this closes the channel only afterwards
+                    loop.add_reader(number, readable.set)
                     try:
                         await readable.wait()
                     finally:
-                        loop.remove_reader(own)
-                        os.close(own)
+                        loop.remove_reader(number)
                     readable.clear()
     except TimeoutError as error:
         raise Lost(f"has not answered for {within_s:g} s") from error
@@ -160,7 +174,7 @@ async def expect(channel: socket.socket, expected: type[A], within_s: float | No
     except ValueError as error:
         raise Lost(f"said what cannot be read: {error}") from error
     if isinstance(answer, wire.Refused):
-        raise Refusal(answer.why)
+        raise (Shortage if answer.shortage else Refusal)(answer.why)
     if not isinstance(answer, expected):
         raise Lost(f"answered {type(answer).__name__}")
     return answer

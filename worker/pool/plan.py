@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 ANY = ""
 """In place of a registration's key: for any model."""
 
+_OVER_LIMIT = "the pool takes more memory than it may"
+
 
 @dataclass(frozen=True, slots=True)
 class Goal:
@@ -25,7 +27,8 @@ class Goal:
 @dataclass(frozen=True, slots=True)
 class State:
     """``registered``: keys, the most recently used first. ``prepared``: key → processes that are ready for it; ANY is
-    among them when the zygote is. ``refused``: keys whose preparation failed. ``retry_at``: no zygote before that."""
+    among them when the zygote is. ``refused``: keys whose preparation failed. ``retry_at``: no zygote before that;
+    ``fork_at``: no other process."""
 
     registered: Sequence[str]
     prepared: Mapping[str, int] = field(default_factory=dict)
@@ -34,6 +37,7 @@ class State:
     loading: bool = False
     over_limit: bool = False  # takes more memory than it may
     retry_at: float = 0.0
+    fork_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ class Retire:
 
     key: str
     why: str
+    over_limit: bool = False  # as many are too many then
 
 
 Step = Import | Prepare | Ready | Retire
@@ -80,6 +85,8 @@ def next_step(state: State, goal: Goal, now: float) -> Step | None:
         return None
     if not up:
         return Import() if now >= state.retry_at else None
+    if now < state.fork_at:
+        return None
     for key in kept:
         if key not in state.prepared:
             return Prepare(key)
@@ -93,5 +100,5 @@ def _smaller(state: State, kept: Sequence[str]) -> Step:
     """The model that was asked for longest ago goes first, the zygote itself last."""
     for key in reversed(kept):
         if key in state.prepared:
-            return Retire(key, "the pool takes more memory than it may")
-    return Retire(ANY, "the pool takes more memory than it may")
+            return Retire(key, _OVER_LIMIT, over_limit=True)
+    return Retire(ANY, _OVER_LIMIT, over_limit=True)

@@ -21,7 +21,8 @@ from worker.memory import Holding
 from worker.pool import wire
 from worker.pool.kind import KINDS, Kind, load_kind
 from worker.pool.making import Maker
-from worker.pool.member import Lost, Member, Refusal, end_all
+from worker.pool.member import Lost, Member, Refusal, Shortage, end_all
+from worker.pool.pause import Pause
 from worker.pool.plan import ANY, Goal, Import, Prepare, Ready, Retire, State, next_step
 from worker.pool.registrations import Registrations
 from worker.procs import pss_bytes
@@ -64,7 +65,7 @@ class Pool:
         self._kind: Kind = load_kind(self._module)
         self._around = surroundings
         self._loading = loading
-        self._goal = Goal(config.models, config.ready)
+        self._whole_goal = self._goal = Goal(config.models, config.ready)
         self._fork_within_s = config.fork_timeout.total_seconds()
         self._importing: asyncio.Task[tuple[Member, dict[str, str]]] | None = None
         self._make = Maker(engine, self._module, surroundings, loading, self._fork_within_s)
@@ -74,13 +75,13 @@ class Pool:
         self._versions: dict[str, str] = {}
         self._versions_at = 0.0
         self._retry_at = 0.0
-        self._pause_s = _FIRST_PAUSE_S
+        self._pause = Pause(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        self._short = Pause(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)  # of what a fork takes
         self._why = "it has not started yet"  # there is none
         self._state = "off" if self._off else "waiting"
         self._look = asyncio.Event()
         self._starts = {"pooled": 0, "plain": 0}
         self._zygotes = 0
-        self._up_since = 0.0
         self._concerned = False
         self._away: set[int] = set()  # processes given to replicas, until they end
         self.memory_bytes = 0
@@ -122,6 +123,7 @@ class Pool:
             return
         self._models.unregistered = told
         if self._models.replace(wanted, self._kind):
+            self._goal = self._whole_goal  # others may take less
             self._look.set()
 
     async def start(self, host: HostFile, host_path: str, environment: Mapping[str, str], log: int) -> Member:
@@ -222,7 +224,8 @@ class Pool:
         outdated = False
         if ANY in self._shelves and now - self._versions_at >= VERSIONS_EVERY_S:
             self._versions_at = now
-            outdated = self._kind.versions() != self._versions
+            with contextlib.suppress(OSError):  # no descriptor left to read them with
+                outdated = self._kind.versions() != self._versions
         return State(
             registered=() if self._off else tuple(self._models.known),
             prepared=self._ready_by_key(),
@@ -231,23 +234,45 @@ class Pool:
             loading=self._loading(),
             over_limit=self.memory_bytes > self._around.config.pool.memory,
             retry_at=self._retry_at,
+            fork_at=self._short.until,
         )
 
     async def _do(self, step: Import | Prepare | Ready | Retire) -> None:
         match step:
             case Import():
-                await self._import()
+                try:
+                    await self._import()
+                except OSError as error:  # the machine's lock or its memory could not be read
+                    self._failed(f"the pool cannot be made: {error}")
+                    await self.measure()
             case Prepare(name):
                 await self._prepare(name)
             case Ready(name):
                 await self._ready(name)
-            case Retire(name, why):
-                if name != ANY and self.memory_bytes > self._around.config.pool.memory:
-                    self._goal = replace(self._goal, models=max(0, len(self._shelves) - 2))  # not at once again
-                await self._retire(name, why)
-                if name == ANY:
+            case Retire(name, why, over_limit):
+                if name == ANY and over_limit:
+                    await self._retire_as_too_large(why)
+                elif name == ANY:
+                    await self._retire(ANY, why)
                     self._wait(_FIRST_PAUSE_S)
+                else:
+                    if over_limit:
+                        self._goal = replace(self._goal, models=max(0, len(self._shelves) - 2))  # not at once again
+                    await self._retire(name, why)
                 await self.measure()
+
+    async def _retire_as_too_large(self, why: str) -> None:
+        """A zygote that is too large by itself would be so again: it is not made again in this worker's life, whose
+        `pool.memory` stays what it is."""
+        await self.measure()  # what was measured last may have begun before the last model was given up
+        most = self._around.config.pool.memory
+        if self.memory_bytes <= most:
+            return
+        alone = len(self._members()) == 1
+        took = format_bytes(self.memory_bytes)
+        await self._retire(ANY, f"{why}: {took}; `pool.memory` is {format_bytes(most)}")
+        self._state = "no_room"
+        self._wait(math.inf if alone else _LONGEST_PAUSE_S)
 
     async def _import(self) -> None:
         need = self._kind.need_bytes
@@ -278,7 +303,7 @@ class Pool:
                 await self._retire(name, "other versions are installed")
         self._zygotes += 1
         self._state, self._why = "ready", ""
-        self._versions_at = self._up_since = self._around.monotonic()
+        self._versions_at = self._around.monotonic()
         await self.measure()
 
     async def _import_zygote(self) -> tuple[Member, dict[str, str]] | None:
@@ -295,15 +320,15 @@ class Pool:
 
     async def _prepare(self, name: str) -> None:
         host = self._models.known[name]
-        zygote = self._shelves[ANY]
-        try:
-            member = await self._make.fork(zygote.source)
-        except (Lost, Refusal) as error:
-            await self._blame(ANY, zygote, str(error))
+        member = await self._fork(ANY)
+        if member is None:
             return
         whole = self._around.config.pool.build_ahead != "off" and name not in self._models.in_parts
         try:
             in_parts = await self._make.prepare(member, name, host, whole=whole)
+        except Shortage as shortage:
+            self._stand_back(shortage)
+            return
         except (Lost, Refusal) as error:
             if whole:
                 self._models.in_parts[name] = str(error)  # at once again, with less
@@ -320,17 +345,31 @@ class Pool:
 
     async def _ready(self, name: str) -> None:
         shelf = self._shelves[name]
-        try:
-            member = await self._make.fork(shelf.source)
-        except (Lost, Refusal) as error:
-            await self._blame(name, shelf, str(error))
+        member = await self._fork(name)
+        if member is None:
             return
         if self._shelves.get(name) is shelf:
             shelf.ready.append(member)
         else:
             await member.end()
 
+    async def _fork(self, name: str) -> Member | None:
+        """One more of what is prepared for ``name``; None where there is none, and what that calls for is done."""
+        shelf = self._shelves[name]
+        try:
+            return await self._make.fork(shelf.source)
+        except Shortage as shortage:
+            self._stand_back(shortage)
+        except (Lost, Refusal) as error:
+            await self._blame(name, shelf, str(error))
+        return None
+
     # -- what goes wrong
+
+    def _stand_back(self, shortage: Shortage) -> None:
+        """What there is is well and stays; more is made later."""
+        pause_s = self._short.failed(self._around.monotonic())
+        _log.warning("event=pool-short engine=%s again_in_s=%.0f error=%s", self._engine, pause_s, shortage)
 
     async def _sweep(self) -> None:
         """Processes that ended by themselves, or were killed."""
@@ -354,12 +393,10 @@ class Pool:
         await end_all(shelf.members)
 
     def _failed(self, why: str, state: str = "failed") -> None:
-        if self._up_since and self._around.monotonic() - self._up_since > _LONGEST_PAUSE_S:
-            self._pause_s = _FIRST_PAUSE_S
         self._state, self._why = state, why
-        self._wait(self._pause_s)
-        self._pause_s = min(_LONGEST_PAUSE_S, self._pause_s * 2)
-        _log.error("event=no-pool engine=%s again_in_s=%.0f error=%s", self._engine, self._pause_s, why)
+        pause_s = self._pause.failed(self._around.monotonic())
+        self._wait(pause_s)
+        _log.error("event=no-pool engine=%s again_in_s=%.0f error=%s", self._engine, pause_s, why)
 
     def _wait(self, pause_s: float) -> None:
         self._retry_at = self._around.monotonic() + pause_s
@@ -373,6 +410,7 @@ class Pool:
         if name == ANY:
             self._state, self._why = "waiting", why
             self._models.forget_refusals()
+            self._goal = self._whole_goal
         await end_all(members)
 
     # -- memory

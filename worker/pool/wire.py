@@ -55,9 +55,10 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """It was not: why, for a person."""
+    """It was not: why, for a person. ``shortage``: of processes or memory; it would be at another time."""
 
     why: str
+    shortage: bool = False
 
 
 Order = Fork | Prepare | Go

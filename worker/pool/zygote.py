@@ -70,12 +70,16 @@ class Pooled:
             between = os.fork()
         except OSError as error:  # no memory, too many processes
             wire.close_all(descriptors)
-            wire.send(self._channel, wire.Refused(f"no fork: {error}"))
+            wire.send(self._channel, wire.Refused(f"no fork: {error}", shortage=True))
             return
         if between == 0:
             self._between(descriptors[0])
         wire.close_all(descriptors)
-        os.waitpid(between, 0)
+        _, status = os.waitpid(between, 0)
+        if status != 0:  # it could not fork either, or was killed: the log says more
+            code = os.waitstatus_to_exitcode(status)
+            wire.send(self._channel, wire.Refused(f"no fork: half of it ended with status {code}", shortage=True))
+            return
         wire.send(self._channel, wire.Done(time.monotonic() - began))
 
     def unsafe(self) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,26 @@ _ANY: Mapping[str, Any] = {"replica": "", "agent_pid": 0, "socket": "", "report"
 
 def spec(model: str = "m", *args: str, **fields: Any) -> ReplicaSpec:
     return ReplicaSpec(model=model, engine="vllm", served_names=(model,), slots=1, args=args, **fields)
+
+
+@contextmanager
+def descriptors_left(number: int) -> Iterator[None]:
+    """Only so many more can be opened in this process meanwhile."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    open_now = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(open_now) + 1 + number, before[1]))
+    held: list[int] = []
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.dup(open_now[0]))
+        for _ in range(number):
+            os.close(held.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for descriptor in held:
+            os.close(descriptor)
 
 
 @asynccontextmanager

@@ -35,6 +35,12 @@ def test_after_a_failure_it_waits() -> None:
     assert next_step(State(["a"], retry_at=5.0), GOAL, 5.0) == Import()
 
 
+def test_while_no_process_can_be_made_what_there_is_stays_as_it_is() -> None:
+    assert next_step(State(["a"], {ANY: 0}, fork_at=5.0), GOAL, 4.9) is None
+    assert next_step(State(["a"], {ANY: 0}, fork_at=5.0), GOAL, 5.0) == Prepare("a")
+    assert next_step(State(["a"], fork_at=5.0), GOAL, 4.9) == Import()
+
+
 def test_a_model_whose_preparation_failed_leaves_its_place_to_the_next() -> None:
     assert next_step(State(["a", "b"], {ANY: 0}, frozenset("a")), GOAL, 0) == Prepare("b")
 
@@ -52,6 +58,11 @@ def test_other_versions_make_it_anew() -> None:
 
 def test_over_its_memory_it_gives_up_models_first_and_the_zygote_last() -> None:
     step = next_step(State(["a", "b"], {ANY: 1, "a": 1, "b": 1}, over_limit=True), GOAL, 0)
-    assert isinstance(step, Retire) and step.key == "b"
+    assert isinstance(step, Retire) and (step.key, step.over_limit) == ("b", True)
     step = next_step(State(["a"], {ANY: 1}, over_limit=True), GOAL, 0)
-    assert isinstance(step, Retire) and step.key == ANY
+    assert isinstance(step, Retire) and (step.key, step.over_limit) == (ANY, True)
+
+
+def test_what_ends_over_its_memory_for_another_reason_does_not_make_it_smaller() -> None:
+    step = next_step(State(["a"], {ANY: 1, "a": 1, "gone": 1}, over_limit=True), GOAL, 0)
+    assert isinstance(step, Retire) and (step.key, step.over_limit) == ("gone", False)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import errno
 import os
-import resource
 import signal
+import time
 from pathlib import Path
 
 import msgspec
@@ -15,7 +15,7 @@ import pytest
 from rewarm.states import Tier
 from snapshots import THROTTLE_ENV
 from tests.worker.conftest import until
-from tests.worker.pool.rig import TOY, Rig, pooled, spec
+from tests.worker.pool.rig import TOY, Rig, descriptors_left, pooled, spec
 from worker.engines.hostfile import HOST_MODULES, write_host_file
 from worker.memory import Holding
 from worker.pool import making
@@ -107,6 +107,10 @@ def descriptors(pid: object) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
+async def logged(caplog: pytest.LogCaptureFixture, words: str) -> None:
+    await until(lambda: words in caplog.text, f"it logs {words!r}")
+
+
 # --- what goes wrong -------------------------------------------------------------------------------------------------
 
 
@@ -164,26 +168,108 @@ async def test_a_fork_that_would_not_be_safe_is_refused_and_said_why(toy: Path) 
         assert (await rig.said())["prepared"] == "for m"
 
 
-async def test_without_a_descriptor_left_the_start_is_not_from_the_pool(toy: Path) -> None:
+@pytest.mark.parametrize("left", [0, 2])
+async def test_without_a_descriptor_left_the_start_is_not_from_the_pool(toy: Path, left: int) -> None:
     async with pooled(toy, spec("m"), ready=0) as rig:
         await rig.filled_without_ready()
-        before = resource.getrlimit(resource.RLIMIT_NOFILE)
         host = rig.write_host("m", "r-1")
         log = os.open(toy / "engine.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (log + 1, before[1]))
-        held = []
         try:
-            with contextlib.suppress(OSError):
-                while True:
-                    held.append(os.dup(log))
-            with pytest.raises(NotPooled, match="Too many open files"):
+            with descriptors_left(left), pytest.raises(NotPooled, match="Too many open files"):
                 await rig.pool.start(host, str(toy / "r-1.host"), {"REWARM_REPLICA": "r-1"}, log)
         finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, before)
-            for descriptor in (*held, log):
-                os.close(descriptor)
+            os.close(log)
         await rig.start("m")
         assert (await rig.said())["prepared"] == "for m", "nothing was lost by it"
+
+
+@pytest.mark.parametrize("left", [0, 2])
+@pytest.mark.parametrize("missing", ["a process for m", "a model"])
+async def test_without_a_descriptor_left_it_keeps_what_it_has_and_grows_later(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, left: int, missing: str
+) -> None:
+    monkeypatch.setattr("worker.pool.pool._FIRST_PAUSE_S", 0.1)
+    async with pooled(toy, spec("m")) as rig:
+        await rig.filled()
+        shelf = rig.pool._shelves[key(rig.hosts["m"])]
+        zygote = rig.report().pid
+        rig.loading = True  # it makes nothing until all descriptors are taken
+        if missing == "a model":
+            rig.register(spec("m"), spec("n"))
+        else:
+            os.kill(shelf.ready[0].pid, signal.SIGKILL)
+            await until(lambda: not rig.of("m").ready, "its end was seen")
+        with descriptors_left(left):
+            rig.loading = False
+            await logged(caplog, "event=pool-short engine=vllm again_in_s=0 error=no ")
+            assert rig.of("m").state == "ready"
+        await rig.filled()
+        assert (rig.report().pid, rig.report().zygotes) == (zygote, 1)
+        assert rig.pool._shelves[key(rig.hosts["m"])] is shelf
+
+
+@pytest.mark.parametrize("fork", ["first", "second"])
+async def test_where_no_process_can_be_made_it_keeps_what_it_has_and_grows_later(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fork: str
+) -> None:
+    monkeypatch.setattr("worker.pool.pool._FIRST_PAUSE_S", 0.1)
+    async with pooled(toy, spec("m"), ready=0) as rig:
+        await rig.filled_without_ready()
+        zygote = rig.report().pid
+        (toy / "fork-fails").write_text(fork)
+        with pytest.raises(NotPooled, match="no fork"):
+            await rig.start("m")
+        rig.register(spec("m"), spec("n"))
+        await logged(caplog, "event=pool-short engine=vllm again_in_s=0 error=no fork")
+        assert (rig.of("m").state, rig.report().state) == ("ready", "ready")
+        (toy / "fork-fails").unlink()
+        await rig.filled_without_ready()
+        assert (rig.report().pid, rig.report().zygotes) == (zygote, 1)
+
+
+async def test_without_a_descriptor_left_other_versions_are_looked_for_later(
+    toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.pool.pool.VERSIONS_EVERY_S", 0.0)
+    async with pooled(toy, spec("m")) as rig:
+        await rig.filled()
+        with descriptors_left(0):
+            await looked(rig)
+        (toy / "version").write_text("2")
+        await until(lambda: rig.report().versions == {"toy": "2"}, "it was made of the other version", 30)
+        assert rig.report().zygotes == 2
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+async def test_a_zygote_that_lacks_descriptors_is_told_and_tried_again(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    """At the machine's lock, at a look at its memory, at the process's log."""
+    monkeypatch.setattr("worker.pool.pool._FIRST_PAUSE_S", 0.1)
+    async with pooled(toy) as rig:
+        with descriptors_left(left):
+            rig.register(spec("m"))
+            await until(lambda: rig.report().state == "failed", "it was seen to fail")
+            assert "Too many open files" in rig.report().reason
+            assert not rig.pool.memory_bytes
+        await rig.filled()
+
+
+@pytest.mark.parametrize(("call", "reason"), [("wire.pair", "has no channel"), ("os.pidfd_open", "cannot be watched")])
+async def test_a_zygote_that_lacks_a_descriptor_of_its_own_is_ended(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, call: str, reason: str
+) -> None:
+    def no_descriptor(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async with pooled(toy) as rig:
+        with monkeypatch.context() as patched:
+            patched.setattr(f"worker.pool.member.{call}", no_descriptor)
+            rig.register(spec("m"))
+            await until(lambda: rig.report().state == "failed", "it was seen to fail")
+            assert f"the zygote {reason}: [Errno 24] Too many open files" in rig.report().reason
+            await until(lambda: not rig.processes(), "it is gone")
+        await rig.filled()
 
 
 async def test_a_fork_that_hangs_is_given_up_and_the_process_replaced(toy: Path) -> None:
@@ -243,6 +329,24 @@ async def test_a_zygote_that_cannot_import_is_told_and_tried_again(toy: Path) ->
         assert "no module named toy" in rig.report().reason
         with pytest.raises(NotPooled, match="no module named toy"):
             await rig.start("m")
+        (toy / "load-fails").unlink()
+        await rig.filled()
+
+
+async def test_a_zygote_that_cannot_import_any_more_is_tried_ever_more_slowly(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("worker.pool.pool._EVERY_S", 0.02)
+    async with pooled(toy, spec("m")) as rig:
+        await rig.filled()
+        passed_s = 0.0
+        rig.around.monotonic = lambda: time.monotonic() + passed_s
+        passed_s += 3600  # up for an hour
+        (toy / "load-fails").touch()
+        os.kill(rig.report().pid or 0, signal.SIGKILL)
+        for again_in_s in (2, 4, 8, 16):
+            await logged(caplog, f"again_in_s={again_in_s} ")
+            passed_s += again_in_s
         (toy / "load-fails").unlink()
         await rig.filled()
 
@@ -361,6 +465,45 @@ async def test_over_its_limit_it_keeps_fewer_models(toy: Path) -> None:
         rig.pool.memory_bytes = 2**50  # as if measured
         await until(lambda: rig.of("n").state == "waiting", "one was given up")
         assert rig.of("m").state == "ready"
+
+
+async def test_over_its_limit_once_it_keeps_as_many_again_when_the_models_change(toy: Path) -> None:
+    async with pooled(toy, spec("m"), spec("n"), spec("heavy")) as rig:
+        await rig.filled()
+        rig.pool.memory_bytes = 2**50  # as if measured
+        await until(lambda: rig.of("heavy").state == "waiting", "one was given up")
+        rig.register(spec("m"), spec("n"), spec("o"))
+        await rig.filled()
+
+
+async def test_over_its_limit_once_it_keeps_as_many_again_when_it_is_made_anew(toy: Path) -> None:
+    async with pooled(toy, spec("m"), spec("n")) as rig:
+        await rig.filled()
+        rig.pool.memory_bytes = 2**50  # as if measured
+        await until(lambda: rig.of("n").state == "waiting", "one was given up")
+        assert await rig.pool.give_back()
+        await rig.filled()
+
+
+async def test_a_zygote_that_takes_more_than_the_limit_is_not_made_again(toy: Path) -> None:
+    async with pooled(toy, spec("m"), memory=0) as rig:
+        await until(lambda: rig.report().state == "no_room", "it was measured")
+        assert "the pool takes more memory than it may" in rig.report().reason
+        assert rig.report().reason.endswith("`pool.memory` is 0 B")
+        await until(lambda: not rig.processes(), "it is gone")
+        with pytest.raises(NotPooled, match=r"`pool\.memory` is 0 B"):
+            await rig.start("m")
+        rig.around.monotonic = lambda: time.monotonic() + 1e6
+        await looked(rig)
+        assert (rig.report().state, rig.report().zygotes) == ("no_room", 1)
+
+
+async def looked(rig: Rig) -> None:
+    """It has seen all there is, and found nothing to do."""
+    rig.pool._look.set()
+    await until(lambda: not rig.pool._look.is_set(), "it looked")
+    rig.pool._look.set()
+    await until(lambda: not rig.pool._look.is_set(), "it looked once more, with nothing done between")
 
 
 # --- as a launch uses it ---------------------------------------------------------------------------------------------

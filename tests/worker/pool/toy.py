@@ -1,13 +1,14 @@
 """An engine of a few lines, for the pool's own machinery: real processes, real forks, faults on demand.
 
 Files in the folder ``TOY`` (environment) say what goes wrong: ``load-fails``, ``load-hangs``, ``fork-hangs``,
-``fork-dies``. A model's ``args`` say what its preparation does: ``broken``, ``thread``, ``hang``, ``exit``; with ``in
-parts`` building the whole engine fails, with ``unfit`` it is not tried. The host of a replica writes ``REPLICA.json``
-and waits to be stopped.
+``fork-dies``; ``fork-fails`` with the text ``first`` or ``second``: which of the two forks. A model's ``args`` say what
+its preparation does: ``broken``, ``thread``, ``hang``, ``exit``; with ``in parts`` building the whole engine fails, with
+``unfit`` it is not tried. The host of a replica writes ``REPLICA.json`` and waits to be stopped.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -34,6 +35,21 @@ def _before_fork() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+_fork = os.fork
+_forked_once = False  # in the process between the one that is forked from and the new one
+
+
+def _scarce_fork() -> int:
+    global _forked_once
+    fault = folder() / "fork-fails"
+    if fault.exists() and fault.read_text() == ("second" if _forked_once else "first"):
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    pid = _fork()
+    if pid == 0:
+        _forked_once = not _forked_once
+    return pid
+
+
 class Toy:
     need_bytes = 32 * 2**20
 
@@ -55,6 +71,7 @@ class Toy:
         if (folder() / "load-hangs").exists():
             time.sleep(600)
         os.register_at_fork(before=_before_fork)
+        os.fork = _scarce_fork
 
     def prepare(self, host: HostFile, whole: bool) -> tuple[Any, str]:
         match host.spec.args:
