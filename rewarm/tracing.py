@@ -10,10 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotYet
 from contextlib import contextmanager
 from typing import Any
 
@@ -65,12 +64,12 @@ class Tracing:
 
     def close(self) -> None:
         """Send what is left, for three seconds at most: a collector that is away must not hold up an end."""
-        closer = ThreadPoolExecutor(1, thread_name_prefix="tracing")
-        try:
-            closer.submit(self._provider.shutdown).result(_CLOSE_WITHIN_S)
-        except NotYet:
+        # A daemon: threads of an executor are waited for at the interpreter's exit, however long they take.
+        closer = threading.Thread(target=self._provider.shutdown, name="tracing", daemon=True)
+        closer.start()
+        closer.join(_CLOSE_WITHIN_S)
+        if closer.is_alive():
             _log.warning("the last spans could not be sent in %.0f s", _CLOSE_WITHIN_S)
-        closer.shutdown(wait=False)
 
     # --- for RequestTrace --------------------------------------------------------------------------------------------
 
