@@ -45,6 +45,7 @@ from gateway.view import View
 from gateway.waiting import WaitingRoom
 from gateway.wakes import WakeMetrics, WakePages, WakesOfJobs
 from gateway.webhooks import Secret
+from gateway.woken import Woken
 from rewarm import __version__
 from rewarm.config import Config, ConfigState
 from rewarm.errors import MethodNotAllowed, NotFound, QueueUnavailable, RewarmError
@@ -99,10 +100,13 @@ class Gateway:
         wakes = Wakes(client)
         self.receipts = ReceiptBook(Receipts(client), wakes, self.calls)
         self.wakes = WakeMetrics(self.view, self.metrics)
+        self.woken = Woken(self.view)
         self.view.on_change = self._view_changed
         self.drain = Drain(self.calls)
         silence = Silence(self.drain)
-        engines = Engines(self.pool, self.dispatcher, self.view, silence, secret.encode() if secret else None)
+        engines = Engines(
+            self.pool, self.dispatcher, self.view, self.woken, silence, secret.encode() if secret else None
+        )
         self.breakers = Breakers(self.metrics)
         self.remotes = Remotes(self.holding, silence, self.drain, environ or {})
         self.fallbacks = Fallbacks(self.view, self.dispatcher, self.breakers, self.remotes, self.metrics)
@@ -142,6 +146,7 @@ class Gateway:
                 self.receipts,
                 self.metrics,
                 self.drain,
+                self.woken,
                 tracing,
             )
         )
@@ -199,6 +204,7 @@ class Gateway:
 
     def _view_changed(self) -> None:
         self.wakes.look()
+        self.woken.look()
         self.room.explain(self.view.fleet.explanations)
 
     def configure(self, config: Config) -> None:
@@ -247,6 +253,7 @@ class Gateway:
 
     async def _leave(self) -> None:
         """Last words to Redis, as far as it listens."""
+        self.woken.close()
         await self.background.settle(5.0)
         try:
             async with asyncio.timeout(5.0):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from gateway.http import Request
-from rewarm.messages import CatalogueEntry, PhaseTiming, Receipt, Wake
+from rewarm.messages import CatalogueEntry, PhaseTiming, Receipt, ReplicaReport, Wake
 from rewarm.splice import splice_model
 from rewarm.states import Tier
 
@@ -54,6 +54,7 @@ class Call:
         "replica",
         "request",
         "requeues",
+        "slept",
         "standby",
         "start",
         "started_at",
@@ -122,6 +123,7 @@ class Call:
         self.replica: str | None = None
         self.worker: str | None = None
         self.tier: Tier | None = None
+        self.slept: ReplicaReport | None = None  # the replica that it went to and woke, as it was told before
         self.trace: RequestTrace | None = None
         self.wake: Wake | None = None  # the one that it waited for
         self.standby: Standby | None = None  # who may answer instead

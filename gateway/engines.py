@@ -14,6 +14,7 @@ from gateway.relay import relay
 from gateway.reply import Reply
 from gateway.silence import Silence
 from gateway.view import View
+from gateway.woken import Woken
 from rewarm.errors import DrainDeadline, EngineBadResponse, RewarmError, WorkerDied
 from rewarm.states import ReplicaState
 from rewarm.upstream import UpstreamDied, UpstreamPool, UpstreamProtocolError, UpstreamResponse, UpstreamUnreachable
@@ -31,11 +32,18 @@ class Refused:
 
 class Engines:
     def __init__(
-        self, pool: UpstreamPool, dispatcher: Dispatcher, view: View, silence: Silence, secret: bytes | None
+        self,
+        pool: UpstreamPool,
+        dispatcher: Dispatcher,
+        view: View,
+        woken: Woken,
+        silence: Silence,
+        secret: bytes | None,
     ) -> None:
         self._pool = pool
         self._dispatcher = dispatcher
         self._view = view
+        self._woken = woken
         self._silence = silence
         self._secret = secret
 
@@ -91,8 +99,13 @@ class Engines:
         """What the load cost, for headers, the chunk before the data, and the receipt.
 
         A grant may overtake the reading that shows its replica as ready; its worker told that first, so one more
-        reading has it.
+        reading has it. The answer of a replica that the request woke itself may overtake its worker as well: then a
+        later reading has it.
         """
+        if call.slept is not None:
+            if self._woken.expect(call) and self._view.available:
+                await self._view.refresh()
+            return
         worker, report = self._view.located(replica)
         if (report is None or report.state is not ReplicaState.READY) and self._view.available:
             await self._view.refresh()

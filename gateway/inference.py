@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import time
 from collections.abc import Awaitable, Callable
 
 from gateway.breakers import Breakers
@@ -23,6 +24,7 @@ from gateway.replicas import Replicas
 from gateway.reply import Reply
 from gateway.standby import Fallbacks, Late
 from gateway.view import View
+from gateway.woken import Woken
 from rewarm.config import GatewayConfig
 from rewarm.errors import EngineFailed, ModelNotFound, QueueUnavailable, RewarmError, ShuttingDown
 from rewarm.ids import request_id
@@ -48,6 +50,7 @@ class Parts:
     receipts: ReceiptBook
     metrics: Metrics
     drain: Drain
+    woken: Woken
     tracing: Tracing | None = None
 
 
@@ -161,11 +164,21 @@ class Inference:
         if call.charge is not None:
             answered = call.first_byte_at is not None
             call.caller.limits.settle(call.charge, answered=answered, now_ms=parts.view.now_ms())
+        ended_ns = time.time_ns()
+        if parts.woken.ended(call, lambda: self._tell(call, now, ended_ns)):
+            parts.receipts.add(call.receipt(now))  # until its wake is known
+        else:
+            self._tell(call, now, ended_ns)
+
+    def _tell(self, call: Call, now: float, ended_ns: int) -> None:
+        """``now`` and ``ended_ns``: when it ended, by the loop's clock and by the wall's."""
+        parts = self._parts
         receipt = call.receipt(now)
         parts.receipts.add(receipt)
         if call.trace is not None:
-            age_ms = 0 if receipt.wake is None else parts.view.now_ms() - receipt.wake.ready_at_ms
-            call.trace.end(receipt, max(0, age_ms) / 1000)
+            since_ms = (time.time_ns() - ended_ns) // 1_000_000
+            age_ms = 0 if receipt.wake is None else parts.view.now_ms() - since_ms - receipt.wake.ready_at_ms
+            call.trace.end(receipt, max(0, age_ms) / 1000, ended_ns=ended_ns)
 
     # --- serving -------------------------------------------------------------------------------------------------
 

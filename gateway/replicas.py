@@ -35,7 +35,7 @@ from rewarm.errors import (
 )
 from rewarm.errors import catalogue as error_classes
 from rewarm.messages import Failure, Grant, Progress, Ticket, TicketFailed, to_json
-from rewarm.states import NOT_BEGUN, ModelState, ReplicaState
+from rewarm.states import NOT_BEGUN, ModelState, ReplicaState, Tier
 
 _log = logging.getLogger("rewarm.gateway.replicas")
 
@@ -80,9 +80,9 @@ class Replicas:
         tried: frozenset[str] = frozenset()
         refuse_broken(self._view, call.entry)
         while (target := self._dispatcher.choose(call.entry.model, tried)) is not None:
-            call.worker, call.tier = target.worker, target.report.tier
-            if target.report.state is ReplicaState.ASLEEP:
-                call.start = "cold"
+            call.worker, call.tier, call.slept = target.worker, target.report.tier, None
+            if target.report.state is ReplicaState.ASLEEP:  # it is still told of its load before
+                call.start, call.tier, call.slept = "cold", Tier.ASLEEP, target.report
             outcome = await self._engines.attempt(call, reply, target.replica, target.endpoint)
             if not isinstance(outcome, Refused):
                 return outcome
@@ -96,6 +96,7 @@ class Replicas:
         entry = call.entry
         ready = self._view.state(entry.model) is ModelState.READY
         call.start = "queued" if ready else "cold"
+        call.slept = None
         failure = self._view.failure(entry.model)
         if failure is not None and not ready:
             raise _load_failed(entry.model, failure)

@@ -169,7 +169,7 @@ class Standby:
             raise RuntimeError(f"{step.chain.current} was there a moment ago")
         call.address(entry)
         call.fallback = "" if entry.model == call.asked else step.reason
-        call.replica = call.worker = call.tier = call.wake = None
+        call.replica = call.worker = call.tier = call.slept = call.wake = None
         call.start = "warm"
         self._all.metrics.fallbacks.add(before, entry.model, step.reason)
         skipped = ", ".join(f"{name}: {why}" for name, why in step.skipped)

@@ -1,8 +1,9 @@
 """OpenTelemetry spans of requests and wakes, where `tracing.endpoint` is configured. Nothing is imported otherwise.
 
-A request's span has children for the wait, the wake that it waited for with its phases, and the engine's time; the
-engine is sent its context, so that its own spans hang below. A worker sends each wake as a trace of its own, and
-requests that waited for it link to it. All are made at their end, from the same receipt that clients see.
+A request's span has children for the wait and the engine's time; the wake that it waited for hangs, with its phases,
+below the one that it spent waiting. The engine is sent its context, so that its own spans hang below. A worker sends
+each wake as a trace of its own, and requests that waited for it link to it. All are made from the same receipt that
+clients see.
 """
 
 from __future__ import annotations
@@ -10,10 +11,9 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotYet
 from contextlib import contextmanager
 from typing import Any
 
@@ -65,12 +65,12 @@ class Tracing:
 
     def close(self) -> None:
         """Send what is left, for three seconds at most: a collector that is away must not hold up an end."""
-        closer = ThreadPoolExecutor(1, thread_name_prefix="tracing")
-        try:
-            closer.submit(self._provider.shutdown).result(_CLOSE_WITHIN_S)
-        except NotYet:
+        # A daemon: threads of an executor are waited for at the interpreter's exit, however long they take.
+        closer = threading.Thread(target=self._provider.shutdown, name="tracing", daemon=True)
+        closer.start()
+        closer.join(_CLOSE_WITHIN_S)
+        if closer.is_alive():
             _log.warning("the last spans could not be sent in %.0f s", _CLOSE_WITHIN_S)
-        closer.shutdown(wait=False)
 
     # --- for RequestTrace --------------------------------------------------------------------------------------------
 
@@ -136,23 +136,28 @@ class RequestTrace:
         self.headers = [(name.encode(), text.encode()) for name, text in tracing.context_of(span).items()]
         """What the engine is sent in place of the client's own."""
 
-    def end(self, receipt: Receipt, wake_age_s: float = 0.0) -> None:
-        """``wake_age_s``: how long ago the wake that it waited for ended."""
+    def end(self, receipt: Receipt, wake_age_s: float = 0.0, *, ended_ns: int | None = None) -> None:
+        """``ended_ns``: when the request ended, by default now; ``wake_age_s``: how long before that the wake did that
+        it waited for."""
         span, tracing = self._span, self._tracing
         if not span.is_recording():
             return
-        now_ns = time.time_ns()
+        now_ns = ended_ns or time.time_ns()
         began_ns = now_ns - int(receipt.total_s * _NS)
         waited_ns = began_ns + int(receipt.waited_s * _NS)
-        if receipt.waited_s:
-            queue = tracing.child(span, "queue", began_ns, waited_ns, {"rewarm.start": receipt.start})
-            if receipt.wake is not None:
-                tracing.wake_below(queue, receipt.wake, now_ns - int(wake_age_s * _NS))
+        waits = span
         if receipt.replica is not None:
             who = {"rewarm.replica": receipt.replica, "rewarm.worker": receipt.worker}
-            tracing.child(span, "engine", waited_ns, now_ns, {**who, "rewarm.first_byte_s": receipt.first_byte_s})
-        if receipt.wake is not None and receipt.wake.trace:
-            tracing.link(span, receipt.wake.trace)
+            # Where a request went straight to a replica that slept, it waited in there.
+            waits = tracing.child(
+                span, "engine", waited_ns, now_ns, {**who, "rewarm.first_byte_s": receipt.first_byte_s}
+            )
+        if receipt.waited_s:
+            waits = tracing.child(span, "queue", began_ns, waited_ns, {"rewarm.start": receipt.start})
+        if receipt.wake is not None:
+            tracing.wake_below(waits, receipt.wake, now_ns - int(wake_age_s * _NS))
+            if receipt.wake.trace:
+                tracing.link(span, receipt.wake.trace)
         for key, value in _of_a_request(receipt).items():
             if value is not None:
                 span.set_attribute(key, value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import socket
 import subprocess
 import sys
 import threading
@@ -24,6 +25,7 @@ from rewarm.messages import PhaseTiming, Receipt, Wake
 from rewarm.states import ReplicaState, Tier
 from rewarm.tracing import Tracing, tracing_of
 
+ROOT = Path(__file__).resolve().parents[2]
 CLIENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 WAKE = Wake(
     replica="m-1",
@@ -224,12 +226,40 @@ def test_a_collector_that_does_not_answer_holds_up_no_end() -> None:
     assert time.monotonic() - began < 10
 
 
+def test_a_collector_that_hangs_holds_up_no_process_s_end() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel takes the connection, nobody answers
+        process = subprocess.Popen(
+            [sys.executable, "-c", HANGING.format(port=silent.getsockname()[1])],
+            cwd=ROOT,
+            text=True,
+            stdout=subprocess.PIPE,
+        )
+        with process:
+            try:
+                assert process.stdout is not None
+                assert process.stdout.readline() == "closing\n"
+                assert process.wait(15) == 0  # three seconds and an exit; the sending itself is given thirty
+            finally:
+                process.kill()
+
+
+HANGING = """
+import time
+from rewarm.config import TracingConfig
+from rewarm.messages import Wake
+from rewarm.tracing import tracing_of
+config = TracingConfig(endpoint="http://127.0.0.1:{port}", timeout="60s")
+with tracing_of(config, "worker") as tracing:
+    tracing.wake(Wake(replica="m-1", worker="w", model="m", ready_at_ms=1), time.time_ns())
+    print("closing", flush=True)
+"""
+
+
 # --- optional --------------------------------------------------------------------------------------------------------
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
-    root = Path(__file__).resolve().parents[2]
-    return subprocess.run([sys.executable, "-c", program], cwd=root, text=True, capture_output=True, check=False)
+    return subprocess.run([sys.executable, "-c", program], cwd=ROOT, text=True, capture_output=True, check=False)
 
 
 def test_without_an_endpoint_nothing_of_it_is_needed() -> None:
