@@ -14,7 +14,7 @@ from rewarm.upstream import UpstreamPool
 from worker.jobs.ask import ask
 from worker.jobs.attempt import Attempt, Limits
 from worker.jobs.door import GateDoor
-from worker.jobs.verdict import Answered, End, Requeue, judge
+from worker.jobs.verdict import Answered, Broke, End, Requeue, judge
 
 pytestmark = pytest.mark.asyncio
 
@@ -61,3 +61,17 @@ async def test_an_engine_that_dies_of_a_job_on_a_kept_connection_has_cost_it_an_
         verdict = judge(await attempt(pool, tmp_path / "s"), attempt=1, leaving=False)
     assert isinstance(verdict, Requeue) and verdict.spent
     assert verdict.reason.startswith("worker_died")
+
+
+@pytest.mark.parametrize("page", [b"<!DOCTYPE html><html>Welcome</html>", b"", b'{"torn": ', b'"\xff"'])
+async def test_a_200_that_is_no_json_is_no_result(pool: UpstreamPool, tmp_path: Path, page: bytes) -> None:
+    """A web server that is no engine, say: kept as a result, nobody could ever read it."""
+
+    async def welcomes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(BODY)
+        writer.write(whole(page))
+        writer.close()
+
+    async with await asyncio.start_unix_server(welcomes, tmp_path / "s"):
+        end = await attempt(pool, tmp_path / "s")
+    assert end == Broke("engine_bad_response", "the engine answered 200 with what is no JSON")
