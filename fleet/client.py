@@ -57,6 +57,7 @@ class FleetClient:
             try:
                 with translated():
                     await execute(client.redis, "PING")
+                    generation = await execute(client.redis, "GET", client.keys.generation)
             except QueueUnavailable as error:
                 cause = f": {error.__cause__}" if error.__cause__ else ""
                 raise RedisUnreachable(f"{redacted(url)}: {error.message}{cause}") from error
@@ -64,11 +65,19 @@ class FleetClient:
                 client.warnings = await client._check()
                 for warning in client.warnings:
                     _log.warning("redis %s", warning)
-            await client.call("SET", client.keys.generation, boot_id("data"), "NX")
+            if generation is None:
+                await client._begin_generation()
         except BaseException:
             await client.close()
             raise
         return client
+
+    async def _begin_generation(self) -> None:
+        """Not where there is one: a server that is out of memory refuses even a SET that would change nothing."""
+        try:
+            await self.call("SET", self.keys.generation, boot_id("data"), "NX")
+        except QueueUnavailable as error:  # whoever listens to the bell sets it in time
+            _log.warning("redis takes no data yet error=%s", error.message)
 
     async def call(self, *command: str | bytes | int | float) -> Any:
         """One command. Raise :class:`QueueUnavailable` where Redis is out of reach or refuses."""

@@ -40,6 +40,7 @@ class Call:
         "chat",
         "created_ms",
         "due",
+        "engine_status",
         "entry",
         "error",
         "fallback",
@@ -109,7 +110,8 @@ class Call:
         self.waker: Callable[[], None] | None = None
         self.state = "running"
         self.start = "warm"
-        self.status = 0
+        self.status = 0  # that the client was told
+        self.engine_status = 0  # of the latest answer; may come after the client was told a 200
         self.error: str | None = None
         self.held_at: float | None = None
         self.waited_s = 0.0

@@ -219,7 +219,7 @@ class Inference:
         except BaseException:
             breakers.ended(model, call.error)  # an answer that broke off has cut its client's connection
             raise
-        if call.status >= 500:
+        if call.engine_status >= 500:
             breakers.failed(model, EngineFailed.code)
         else:
             breakers.succeeded(model)

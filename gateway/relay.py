@@ -37,6 +37,7 @@ _MAX_ERROR_BYTES = 256 * 2**10
 
 async def relay(call: Call, reply: Reply, answer: EngineAnswer, watch: Watch) -> Answer:
     """Send the engine's answer. Raise UpstreamDied or a RewarmError only while nothing of it has reached the client."""
+    call.engine_status = answer.status
     if answer.status >= 500 and call.standby is not None and call.standby.helps(EngineFailed.code):
         raise EngineFailed(f"the engine of {call.entry.model!r} answered {answer.status}")
     if call.stream and answer.status == 200 and _is_events(answer):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
 import socket
+import struct
+import termios
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, cast
@@ -38,8 +41,11 @@ class Connection(asyncio.Protocol):
         "_reading",
         "_request",
         "_server",
+        "_taken",
+        "_taken_at",
         "_task",
         "_thrown",
+        "_written",
         "paused",
         "quiet_since",
         "remote",
@@ -60,6 +66,9 @@ class Connection(asyncio.Protocol):
         self._lingering = False
         self._close_at = 0.0
         self._thrown = 0
+        self._written = 0  # bytes, in all
+        self._taken = -1  # of them by the client, when they were last counted
+        self._taken_at = 0.0  # when that had grown
         self._reading = True
         self._drained: asyncio.Future[None] | None = None
         self.paused = False
@@ -211,12 +220,20 @@ class Connection(asyncio.Protocol):
         if self._thrown > LINGER_BYTES:
             self.abort()
 
-    def sweep(self, now: float, keep_alive_s: float) -> None:
-        """Called now and then: close what has been silent for too long."""
+    def sweep(self, now: float, keep_alive_s: float, write_stall_s: float) -> None:
+        """Called now and then: close what has been silent for too long, or takes nothing of what it is sent."""
         if self.transport is None:
             return
         if self._close_at and now > self._close_at:
             self.transport.abort()
+        elif self.transport.get_write_buffer_size():
+            taken = self._written - self.waiting_bytes()
+            if taken != self._taken:
+                self._taken, self._taken_at = taken, now
+            elif now - self._taken_at > write_stall_s:
+                path = self._request.path if self._request is not None else ""
+                _log.info("path=%s cut off: its client has taken nothing for %.0f s", path, now - self._taken_at)
+                self.transport.abort()
         elif self._task is None and not self._close_at and now - self.quiet_since > keep_alive_s:
             self.transport.close()
 
@@ -239,9 +256,22 @@ class Connection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client is gone")
         self._answering = True
+        self._written += len(data)
         transport.write(data)
 
+    def waiting_bytes(self) -> int:
+        """Written, and not yet with the client: here, and in the kernel, which alone tells a slow reader from none."""
+        if self.transport is None:
+            return 0
+        try:
+            peer: socket.socket = self.transport.get_extra_info("socket")
+            (unsent,) = struct.unpack("i", fcntl.ioctl(peer.fileno(), termios.TIOCOUTQ, bytes(4)))
+        except (OSError, ValueError):
+            unsent = 0  # closed already
+        return self.transport.get_write_buffer_size() + int(unsent)
+
     async def drain(self) -> None:
+        """Bounded by :meth:`sweep`: a client that takes nothing is gone for us in the end."""
         while self.paused:
             if self.transport is None:
                 raise ConnectionResetError("the client is gone")
@@ -253,6 +283,7 @@ class Connection(asyncio.Protocol):
 
     def send_continue(self) -> None:
         if self.transport is not None:
+            self._written += len(_CONTINUE)
             self.transport.write(_CONTINUE)
 
     def abort(self) -> None:

@@ -16,6 +16,10 @@ READ_BUFFER_BYTES = 256 * 2**10
 KEEP_ALIVE_S = 75.0
 """An idle connection is closed after this; also one whose head does not get complete."""
 
+WRITE_STALL_S = 60.0
+"""A client that takes not a byte of what waits for it for so long is cut off: until then its answer holds a slot of an
+engine. One that reads slowly is waited for."""
+
 LINGER_S = 5.0
 """After an answer to a request that was not read to its end: what still comes is thrown away for so long, because a
 connection closed under a sender is reset, and the answer lost with it."""

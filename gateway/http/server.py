@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 
 from gateway.http.connection import Connection, Handler
-from gateway.http.limits import KEEP_ALIVE_S, SWEEP_EVERY_S
+from gateway.http.limits import KEEP_ALIVE_S, SWEEP_EVERY_S, WRITE_STALL_S
 from gateway.http.response import Response
 
 _ABORTED_WITHIN_S = 1.0
@@ -18,7 +18,12 @@ class Server:
     whatever else a handler raises. Made inside a running loop."""
 
     def __init__(
-        self, handler: Handler, explain: Callable[[Exception], Response], *, keep_alive_s: float = KEEP_ALIVE_S
+        self,
+        handler: Handler,
+        explain: Callable[[Exception], Response],
+        *,
+        keep_alive_s: float = KEEP_ALIVE_S,
+        write_stall_s: float = WRITE_STALL_S,
     ) -> None:
         self.handler = handler
         self.explain = explain
@@ -26,6 +31,7 @@ class Server:
         self.connections: set[Connection] = set()
         self.closing = False
         self._keep_alive_s = keep_alive_s
+        self._write_stall_s = write_stall_s
         self._listening: asyncio.Server | None = None
         self._empty: asyncio.Event | None = None  # made when somebody waits for it
         self._sweep: asyncio.TimerHandle | None = None
@@ -78,5 +84,5 @@ class Server:
     def _swept(self) -> None:
         now = self.loop.time()
         for connection in list(self.connections):
-            connection.sweep(now, self._keep_alive_s)
+            connection.sweep(now, self._keep_alive_s, self._write_stall_s)
         self._sweep = self.loop.call_later(SWEEP_EVERY_S, self._swept)

@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 
 from rewarm.cli.api import TOKEN_HEADER, Gateway
-from rewarm.errors import NothingRunning
+from rewarm.errors import EngineBadResponse, NothingRunning
 
 _TIMEOUT_S = 90.0  # beyond what `Prefer: wait` may take
 _LATER = frozenset((408, 425, 429, 502, 503, 504))
@@ -31,6 +31,11 @@ class Answer:
     @property
     def ok(self) -> bool:
         return 200 <= self.status < 300
+
+    @property
+    def later(self) -> bool:
+        """Worth asking again. A result that is no JSON stays what it is, whatever its status says of other requests."""
+        return self.status in _LATER and self.error()[0] != EngineBadResponse.code
 
     def json(self) -> dict[str, Any]:
         try:
@@ -103,7 +108,7 @@ class JobsClient:
                 self._hold_back(_backoff_s(failures), f"no answer from {self._url}, trying again")
                 continue
             self._heard = time.monotonic()
-            if answer.status not in _LATER:
+            if not answer.later:
                 self.trouble = ""
                 return answer
             failures += 1

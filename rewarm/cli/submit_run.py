@@ -184,7 +184,7 @@ class Run:
             error = job.get("error") or {"code": f"job_{status}", "message": f"the job is {status}"}
             return self._ended(line, id_, status, None, error)
         answer = await self._client.call("GET", f"/v1/jobs/{id_}/result")
-        if not answer.ok and answer.status == 404:
+        if answer.status in (404, 502):  # kept no longer, or no JSON
             return self._ended(line, id_, "unknown", None, _error(answer))
         return self._ended(line, id_, status, {"status_code": answer.status, "body": _body(answer.body)}, None)
 

@@ -91,7 +91,7 @@ class EngineBadResponse(RewarmError):
     code = "engine_bad_response"
     status = 502
     type = "server_error"
-    advice = "The engine answered with something that is not HTTP; see its log."
+    advice = "The engine answered with something that is not HTTP, or to a job with what is no JSON; see its log."
 
 
 class StreamTruncated(RewarmError):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class StaleConnection(UpstreamDied):
-    """The connection was kept from an earlier request and ended before any byte of this response."""
+    """The connection was kept from an earlier request and ended as this one was sent, before any byte of a response."""
 
 
 class Connection(asyncio.Protocol):
@@ -36,6 +36,7 @@ class Connection(asyncio.Protocol):
         "_paused",
         "_reading",
         "_response",
+        "_sent_at",
         "_served",
         "idle_since",
         "transport",
@@ -47,6 +48,7 @@ class Connection(asyncio.Protocol):
         self._endpoint = endpoint
         self._response: UpstreamResponse | None = None
         self._parser: httptools.HttpResponseParser | None = None
+        self._sent_at = 0.0
         self._served = 0
         self._paused = False
         self._reading = True
@@ -82,6 +84,8 @@ class Connection(asyncio.Protocol):
             raise RuntimeError("the connection is closed or in use")
         self._reset(body)
         self._response = response
+        if self._served:
+            self._sent_at = self._endpoint.loop.time()
         self._parser = httptools.HttpResponseParser(self)
         if len(body) <= WRITE_SLICE_BYTES:
             transport.write(head + body if body else head)
@@ -169,12 +173,16 @@ class Connection(asyncio.Protocol):
             response.wake()
             return
         reason = f": {exc}" if exc else ""
-        if not response.received and self._served:
+        if not response.received and self._stale():
             response.fail(StaleConnection(f"the kept connection to {self._endpoint.name} closed{reason}"))
         elif response.head_seen:
             response.fail(UpstreamDied(f"{self._endpoint.name} ended within its answer{reason}"))
         else:
             response.fail(UpstreamDied(f"{self._endpoint.name} ended before it answered{reason}"))
+
+    def _stale(self) -> bool:
+        """Its end was closed already when we sent the request, most likely: an engine takes longer to die of one."""
+        return self._served > 0 and self._endpoint.loop.time() - self._sent_at < self._endpoint.stale_within_s
 
     def _ends_with_connection(self) -> bool:
         """Neither length nor chunks were announced: the end of the connection is the end of the body."""

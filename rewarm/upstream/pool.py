@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from rewarm.upstream.connection import Connection
 from rewarm.upstream.errors import UpstreamUnreachable, UpstreamUntrusted
+from rewarm.upstream.limits import STALE_WITHIN_S
 from rewarm.upstream.response import UpstreamResponse
 
 _BODILESS = frozenset(("GET", "HEAD", "DELETE", "OPTIONS"))
@@ -29,10 +30,19 @@ class Endpoint:
         "loop",
         "name",
         "open",
+        "stale_within_s",
     )
 
-    def __init__(self, name: str, connect_timeout_s: float, max_idle: int, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        connect_timeout_s: float,
+        max_idle: int,
+        tls: ssl.SSLContext | None = None,
+        stale_within_s: float = STALE_WITHIN_S,
+    ) -> None:
         self.name = name
+        self.stale_within_s = stale_within_s
         self.open: set[Connection] = set()
         self.connecting = 0
         self._idle: list[Connection] = []
@@ -113,7 +123,8 @@ class Endpoint:
 class UpstreamPool:
     """All connections of a process to engines. Not bound to a number: the gates bound what runs.
 
-    ``tls`` is what ``tls:`` endpoints are verified by.
+    ``tls`` is what ``tls:`` endpoints are verified by. A request whose kept connection ends without an answer is sent
+    again if that happens within ``stale_within_s``, and has met a dead engine otherwise.
     """
 
     def __init__(
@@ -122,12 +133,14 @@ class UpstreamPool:
         connect_timeout_s: float = 2.0,
         idle_s: float = 30.0,
         max_idle_per_endpoint: int = 64,
+        stale_within_s: float = STALE_WITHIN_S,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._tls = tls
         self._connect_timeout_s = connect_timeout_s
         self._idle_s = idle_s
         self._max_idle = max_idle_per_endpoint
+        self._stale_within_s = stale_within_s
         self._endpoints: dict[str, Endpoint] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
@@ -183,7 +196,9 @@ class UpstreamPool:
     def _add(self, endpoint: str) -> Endpoint:
         if self._closed:
             raise UpstreamUnreachable("the pool is closed")
-        place = self._endpoints[endpoint] = Endpoint(endpoint, self._connect_timeout_s, self._max_idle, self._tls)
+        place = self._endpoints[endpoint] = Endpoint(
+            endpoint, self._connect_timeout_s, self._max_idle, self._tls, self._stale_within_s
+        )
         if self._sweep is None:
             self._arm()
         return place

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from rewarm.upstream.errors import UpstreamError, UpstreamProtocolError
+from rewarm.upstream.errors import UpstreamDied, UpstreamError, UpstreamProtocolError, UpstreamUnreachable
 from rewarm.upstream.limits import READ_BUFFER_BYTES
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ class UpstreamResponse:
     # --- the caller's side ---------------------------------------------------------------------------------------
 
     async def ready(self) -> bool:
-        """Wait for the head. False: nudged, nothing came yet. Raise UpstreamUnreachable, UpstreamDied or
-        …ProtocolError."""
+        """Wait for the head. False: nudged, nothing came yet. Raise UpstreamDied or …ProtocolError."""
         while True:
             if self.complete or (self.head_seen and not self.whole):
                 return True
@@ -188,12 +187,20 @@ class UpstreamResponse:
         return data
 
     async def _again(self) -> bool:
-        """A kept connection may close just as we reuse it. Once, on a new connection, if nothing of a response came."""
+        """A kept connection may close just as we reuse it. Once, on a new connection, if nothing of a response came.
+
+        Raise UpstreamDied where there is none: the request was sent, and may be what the engine died of.
+        """
         if self._retried or self.received or not self._stale():
             return False
         self._retried = True
-        self._error = None
-        self.attach(await self._endpoint.connect())
+        stale, self._error = self._error, None
+        try:
+            connection = await self._endpoint.connect()
+        except UpstreamUnreachable as error:
+            self._error = UpstreamDied(f"{stale}, and no new one comes about: {error}")
+            return False
+        self.attach(connection)
         return True
 
     def _stale(self) -> bool:

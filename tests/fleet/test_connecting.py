@@ -40,6 +40,19 @@ async def test_a_server_without_append_only_file_is_warned_of(without_file: Loca
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("fleet", ["f", "another"], ids=["of a fleet that runs", "of a new one"])
+async def test_a_server_that_is_out_of_memory_is_connected_to(own_redis: LocalRedis, fleet: str) -> None:
+    """What waits there can be served and makes room again, by processes that may have been started since."""
+    client = await FleetClient.connect(own_redis.url, "f")
+    await client.call("CONFIG", "SET", "maxmemory", "1")
+    second = await FleetClient.connect(own_redis.url, fleet)
+    assert await second.call("PING")
+    await second.close()
+    await client.call("CONFIG", "SET", "maxmemory", "0")
+    await client.close()
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
 async def test_a_server_that_evicts_is_refused(own_redis: LocalRedis, policy: str) -> None:
     client = await FleetClient.connect(own_redis.url, "f")

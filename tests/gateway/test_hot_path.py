@@ -348,6 +348,26 @@ async def test_a_slow_first_token_gets_comments_and_the_role_comes_once(world: W
     assert "".join(c["choices"][0]["delta"].get("content", "") for c in chunks) == "Hello there"
 
 
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.asyncio
+async def test_an_engine_that_fails_after_a_sign_of_life_fails_all_the_same(world: World, stream: bool) -> None:
+    """The client was told a 200 with a comment or padding; the breaker counts what the engine said."""
+    gate = await world.ready("m", slots=5)
+
+    async def slow_failure(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        calls = world.gateways[0].calls
+        await until(lambda: all(call.status == 200 for call in calls), "every client has had a sign")
+        return web.json_response({"error": {"message": "no", "code": "broken"}}, status=500)
+
+    gate.answer = slow_failure
+    await world.known("m")
+    bodies = [chat(stream=stream, n=number) for number in range(5)]
+    await asyncio.gather(*(world.post(body) for body in bodies), return_exceptions=True)  # a plain one is cut off
+    refused = await world.post(chat())
+    assert (refused.status, refused.code) == (503, "breaker_open")
+    assert len(gate.requests) == 5
+
+
 @pytest.mark.asyncio
 async def test_other_endpoints_pass_too(world: World) -> None:
     gate = await world.ready("m")

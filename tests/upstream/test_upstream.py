@@ -206,6 +206,43 @@ async def test_a_new_connection_that_dies_is_not_tried_again(stack: AsyncExitSta
 
 
 @pytest.mark.asyncio
+async def test_an_engine_that_dies_a_while_after_it_was_asked_is_not_asked_again(stack: AsyncExitStack) -> None:
+    """The connection was kept and gave no byte, but it held for longer than one does that was closed before."""
+
+    async def dies_of_the_second(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(OK)
+        await peer.request()
+
+    pool = UpstreamPool(stale_within_s=0.0)  # any time at all is a while
+    stack.push_async_callback(pool.close)
+    server = Server(dies_of_the_second, answers(OK))
+    endpoint = await stack.enter_async_context(server.on("127.0.0.1"))
+    await (await post(pool, endpoint)).read(10)
+    with pytest.raises(UpstreamDied, match="before it answered"):
+        await post(pool, endpoint)
+    assert server.connections == 1
+
+
+@pytest.mark.asyncio
+async def test_an_engine_that_dies_of_a_request_is_dead_and_not_out_of_reach(
+    stack: AsyncExitStack, pool: UpstreamPool, tmp_path: Path
+) -> None:
+    """At once or not: where nobody listens any more, the request may be what it died of, and must go nowhere else."""
+
+    async def die(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(OK)
+        await peer.request()
+        (tmp_path / "s").unlink()
+
+    endpoint = await stack.enter_async_context(Server(die).on(tmp_path / "s"))
+    await (await post(pool, endpoint)).read(10)
+    with pytest.raises(UpstreamDied, match="no new one"):
+        await post(pool, endpoint)
+
+
+@pytest.mark.asyncio
 async def test_an_idle_connection_that_the_server_closes_is_forgotten(
     stack: AsyncExitStack, pool: UpstreamPool
 ) -> None:

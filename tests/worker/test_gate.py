@@ -330,6 +330,31 @@ async def test_an_engine_that_is_gone_is_a_typed_502(tmp_path: Path) -> None:
     await pool.close()
 
 
+@pytest.mark.asyncio
+async def test_an_engine_that_dies_of_a_request_has_seen_it(tmp_path: Path) -> None:
+    """On a connection that was kept too: said to be unseen, the request would go on to kill the next engine."""
+
+    async def die_of_the_second(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"{}")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        await reader.readuntil(b"{}")
+        (tmp_path / "e.sock").unlink()
+        writer.close()
+
+    engine = await asyncio.start_unix_server(die_of_the_second, tmp_path / "e.sock")
+    gate = Gate(1, token=TOKEN)
+    gate.open()
+    pool = UpstreamPool()
+    sockets, endpoint = open_gate_sockets(str(tmp_path / "g.sock"), None)
+    async with engine, serve_gate(GateProxy(gate, pool, f"unix:{tmp_path / 'e.sock'}", None), sockets):
+        first = await pool.request(endpoint, "POST", "/v1/completions", [], b"{}")
+        assert await first.read(10) == b"ok"
+        second = await pool.request(endpoint, "POST", "/v1/completions", [], b"{}")
+        assert (second.status, json.loads(await second.read(1000))["error"]["code"]) == (502, "worker_died")
+        assert b"x-rewarm-unseen" not in [name.lower() for name, _ in second.headers]
+        await pool.close()
+
+
 SPLICES: list[tuple[bytes, bytes]] = [
     (b'{"model":"a","x":{"model":"b"}}', b'{"model":"N","x":{"model":"b"}}'),
     (b'{"m\\u006fdel" : 5 , "a":[{"model":1}]}', b'{"m\\u006fdel" : "N" , "a":[{"model":1}]}'),

@@ -84,6 +84,8 @@ class Attempt:
         if body is None:
             return TooLarge(self._limits.max_result_bytes)
         body = self._door.named(body)
+        if not _is_json(body):
+            return Broke(EngineBadResponse.code, "the engine answered 200 with what is no JSON")
         usage = _usage(body)
         generated = (usage or {}).get("completion_tokens") or (usage or {}).get("output_tokens")
         self.tokens = generated if isinstance(generated, int) else 0
@@ -131,6 +133,15 @@ async def _within(seconds: float, awaitable: Awaitable[Any]) -> Any:
             return await awaitable
     except TimeoutError as error:
         raise _Silent(f"the engine sent nothing for {seconds:g} s") from error
+
+
+def _is_json(body: bytes) -> bool:
+    try:
+        msgspec.json.decode(body, type=msgspec.Raw)  # megabytes: looked at, not made into objects
+        body.decode()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 def _usage(body: bytes) -> dict[str, Any] | None:

@@ -27,9 +27,11 @@ async def mirror(request: Request) -> Response:
 
 
 @contextlib.asynccontextmanager
-async def serving(handler: Handler = mirror, *, keep_alive_s: float = 75.0) -> AsyncIterator[tuple[Server, int]]:
+async def serving(
+    handler: Handler = mirror, *, keep_alive_s: float = 75.0, write_stall_s: float = 60.0
+) -> AsyncIterator[tuple[Server, int]]:
     listener = socket.create_server(("127.0.0.1", 0))
-    server = Server(handler, explain, keep_alive_s=keep_alive_s)
+    server = Server(handler, explain, keep_alive_s=keep_alive_s, write_stall_s=write_stall_s)
     await server.start(listener)
     try:
         yield server, listener.getsockname()[1]

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.http import BodyTooLong, Request, Response, StreamResponse
+from gateway.http.connection import Connection
 from gateway.http.limits import MAX_HEAD_BYTES, READ_BUFFER_BYTES
 from tests.depth import examples
 from tests.gateway.http.talk import client, get, mirror, post, serving
@@ -340,6 +341,15 @@ class TestBounds:
             assert (await talk.answer())[2] == b"%d" % size
 
 
+async def standing_still(connection: Connection) -> None:
+    """Until its client has taken what there is room for."""
+    looks: list[int] = []
+    async with asyncio.timeout(10):
+        while not (connection.paused and len(set(looks)) == 1 and len(looks) == 5) and connection.transport is not None:
+            await asyncio.sleep(0.005)
+            looks = [*looks[-4:], connection.waiting_bytes()]
+
+
 class TestEnds:
     async def test_a_client_that_goes_ends_its_handler(self) -> None:
         begun, ended = asyncio.Event(), asyncio.Event()
@@ -386,6 +396,55 @@ class TestEnds:
             while left:
                 left -= len(await talk.reader.read(2**20))
             await resumed.wait()
+
+    async def test_a_client_that_stops_reading_is_cut_off_and_one_that_reads_slowly_is_not(self) -> None:
+        ended = asyncio.Event()
+
+        async def pours(request: Request) -> StreamResponse:
+            response = StreamResponse()
+            try:
+                await response.prepare(request)
+                while True:
+                    await response.write(b"x" * 2**16)
+            finally:
+                ended.set()  # here an engine's slot would be given back
+
+        async with serving(pours) as (server, port), client(port) as talk:
+            talk.send(get())
+            await talk.reader.readuntil(b"\r\n\r\n")
+            (connection,) = server.connections
+            now = asyncio.get_running_loop().time()
+
+            def swept_after(seconds: float) -> None:
+                nonlocal now
+                now += seconds
+                connection.sweep(now, keep_alive_s=75.0, write_stall_s=60.0)
+
+            for _ in range(5):  # a megabyte in nearly a minute each time
+                await standing_still(connection)
+                swept_after(59.0)
+                await talk.reader.readexactly(2**20)
+                await standing_still(connection)
+                swept_after(59.0)
+                assert connection.transport is not None and not connection.transport.is_closing()
+            async with asyncio.timeout(10):
+                while not ended.is_set():
+                    await standing_still(connection)
+                    swept_after(61.0)
+                    await asyncio.sleep(0)
+
+    async def test_a_client_that_stops_reading_is_looked_for(self) -> None:
+        """By the server itself, in its rounds."""
+
+        async def pours(request: Request) -> Response:
+            return Response(body=b"x" * 2**26)
+
+        async with serving(pours, write_stall_s=0.0) as (server, port), client(port) as talk:
+            talk.send(get())
+            await talk.reader.readuntil(b"\r\n\r\n")
+            async with asyncio.timeout(20):
+                while server.connections:  # noqa: ASYNC110  # the server says nothing when it sweeps
+                    await asyncio.sleep(0.05)
 
     async def test_a_handler_s_bug_is_a_500_with_a_code_and_in_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
         async def breaks(request: Request) -> Response:
