@@ -23,7 +23,7 @@ from controller.actions import (
     Unexplain,
 )
 from fleet import Jobs, Leader, Publisher, Queue
-from rewarm.fallback import Outlook, Switch, decide
+from rewarm.fallback import GONE, Switch, decide
 
 log = logging.getLogger("rewarm.controller")
 
@@ -47,8 +47,6 @@ _ORDER: tuple[type[Action], ...] = (
 
 MOVED_AT_ONCE = 500
 """Jobs of a model that one round looks at: with a million that wait the leader still has its other work to do."""
-
-_GONE = Outlook(obstacle="it is no model any more")
 
 
 class Effects:
@@ -99,7 +97,7 @@ class Effects:
         for job in jobs:
             if job is None:
                 continue
-            step = decide(job.chain, action.event, action.now_s, lambda link: action.outlooks.get(link, _GONE))
+            step = decide(job.chain, action.event, action.now_s, lambda link: action.outlooks.get(link, GONE))
             if isinstance(step, Switch) and await self._jobs.move(job, step.chain, step.reason, owner, term):
                 moved += 1
                 log.info(

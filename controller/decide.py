@@ -51,10 +51,11 @@ def decide(state: ControllerState, event: Event, now_ms: int) -> Decision:
         return Decision((), replace(state, memory=round_.memory))
     if isinstance(event, Configured):
         reload.configure(round_, event.entries)
-        round_.memory = replace(round_.memory, rules=event.rules)
+        round_.memory = replace(round_.memory, rules=event.rules, configured=True)
         round_.view = replace(view, catalogue=dict(event.entries))
     elif isinstance(event, Operator):
         commands.obey(round_, event)
+    reload.fail_removed(round_)
     catalogue = round_.view.catalogue
     for model in sorted(catalogue.keys() | round_.replicas.keys()):
         entry = catalogue.get(model)
@@ -152,7 +153,8 @@ def _noticed(memory: Memory, event: Event, now_ms: int) -> Memory:
     if isinstance(event, RedisLost):
         return replace(memory, redis_lost=True)
     if isinstance(event, RedisBack):
-        return replace(memory, redis_lost=False, hold_until_ms=now_ms + HOLD_MS)
+        # It may have lost its last second: what it says of the catalogue is not proven until that is published again.
+        return replace(memory, redis_lost=False, configured=False, hold_until_ms=now_ms + HOLD_MS)
     return memory
 
 

@@ -158,6 +158,7 @@ class _Candidate:
         if self._memory.redis_lost:
             log.warning("redis answers again; nothing expires for a while")
             await self._decide(RedisBack())
+            self._published = -1
         if self._published != self._reload.version:
             await self._publish()
         for command in await self._commands.take(*self._leader.claim()):

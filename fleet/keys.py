@@ -114,7 +114,8 @@ class Keys:
 
     @property
     def demand(self) -> str:
-        """HASH model → time ms of the last ticket."""
+        """HASH model → time ms of the last ticket or job. Names every queue that may not be empty, a removed model's
+        too."""
         return self._name("demand")
 
     # --- workers -----------------------------------------------------------------------------------------------------

@@ -35,6 +35,12 @@ async def waiting_in_chain(client: FleetClient, model: str, start: int, count: i
     return [_in_chain(id_, one, data) for id_, one, data in zip(ids, answers, answers[len(ids) :], strict=False)]
 
 
+async def models(client: FleetClient, names: Sequence[str]) -> frozenset[str]:
+    """Those of ``names`` that are in the catalogue."""
+    found = await client.pipeline([("HEXISTS", client.keys.catalogue, name) for name in names])
+    return frozenset(name for name, known in zip(names, found, strict=True) if known)
+
+
 async def move(
     client: FleetClient,
     job: InChain,

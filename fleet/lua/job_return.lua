@@ -33,5 +33,6 @@ redis.call('ZADD', KEYS[T_SINCE], j.created, id)
 redis.call('HSET', KEYS[T_HASH], 'state', 'queued', 'score', score, 'start', start, 'epoch', epoch, 'reason', reason)
 redis.call('HDEL', KEYS[T_HASH], 'grant', 'owner', 'worker', 'replica')
 if j.due and spent == 0 then redis.call('ZADD', KEYS[J_DUE], j.due, id) end -- it never really started
+redis.call('HSETNX', KEYS[J_DEMAND], j.model, num(now)) -- a removed model's queue is found by it
 ring(KEYS[J_BELL], 'reap', j.model)
 return 'returned'

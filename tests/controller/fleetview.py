@@ -269,6 +269,7 @@ class World:
                 self.waiting[model] = 0
                 if action.jobs == "fail":
                     self.jobs.pop(model, None)
+                    self.demand.pop(model, None)
             case SetStatus(status):
                 self.statuses[status.model] = status
             case ForgetStatus(model):
@@ -282,7 +283,6 @@ class World:
             case PublishCatalogue(entries):
                 self.catalogue = dict(entries)
                 self.explanations = {m: e for m, e in self.explanations.items() if m in entries}
-                self.demand = {m: at for m, at in self.demand.items() if m in entries}
                 self.statuses = {m: s for m, s in self.statuses.items() if m in entries}
 
     # --- looking -----------------------------------------------------------------------------------------------------

@@ -68,6 +68,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         "idle bands keep their time", ("claim", *_PLACES), "if redis.call('EXISTS', ready) == 0 then", "if false then"
     ),
     Mutation("no term check", ("publish", "fail", "take", "resign"), _LEADS, "return true"),
+    Mutation("no term check where a queue is forgotten", ("forget_queue",), _LEADS, "return true"),
+    Mutation("a queue is forgotten with its tickets", ("forget_queue",), "redis.call('EXISTS', KEYS[3]) == 1 or ", ""),
+    Mutation("a queue is forgotten with its jobs", ("forget_queue",), " or redis.call('EXISTS', KEYS[4]) == 1", ""),
+    Mutation("a queue is never forgotten", ("forget_queue",), "redis.call('HDEL', KEYS[2], ARGV[4])", ""),
+    Mutation(
+        "nobody finds a returned job", ("job_return",), "redis.call('HSETNX', KEYS[J_DEMAND], j.model, num(now))", ""
+    ),
+    Mutation("nobody finds a returned ticket", ("putback",), "redis.call('HSETNX', KEYS[10], ARGV[3], num(now))", ""),
     Mutation("no term check where jobs fail", ("job_fail",), _LEADS, "return true"),
     Mutation("no term check where loads are counted", ("job_loads",), _LEADS, "return true"),
     Mutation("terms can be issued again", ("lead",), "math.max(term + 1, micros)", "1"),
