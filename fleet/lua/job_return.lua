@@ -9,8 +9,7 @@ local j = job()
 if not j then return 'no' end
 local mark = 'return|' .. ARGV[3] .. '|' .. ARGV[4]
 if ARGV[3] == '' then
-  local deadline = tonumber(redis.call('ZSCORE', KEYS[T_LEASE], id) or 0)
-  if j.state ~= 'in_progress' or grace or deadline > now then return 'no' end
+  if not lease_over(j, id, now, grace) then return 'no' end
 elseif not holds(j, ARGV[3], ARGV[4]) then
   return j.last == mark and 'returned' or 'no'
 end
