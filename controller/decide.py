@@ -149,7 +149,8 @@ def _learn(round_: Round, entry: CatalogueEntry) -> None:
 def _noticed(memory: Memory, event: Event, now_ms: int) -> Memory:
     """What the event itself changes in the leader's memory."""
     if isinstance(event, Elected):
-        return Memory(term=event.term, hold_until_ms=now_ms + HOLD_MS)
+        # The serial runs on: a term that is begun again must give no replica's id a second time.
+        return Memory(term=event.term, serial=memory.serial, hold_until_ms=now_ms + HOLD_MS)
     if isinstance(event, RedisLost):
         return replace(memory, redis_lost=True)
     if isinstance(event, RedisBack):
