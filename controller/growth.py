@@ -17,7 +17,8 @@ from rewarm.messages import CatalogueEntry
 from rewarm.units import format_duration
 
 PLACEMENT_PATIENCE_MS = 60_000
-"""How long a start waits for a worker or for room before the model fails, or, with nobody waiting, is given up."""
+"""How long a start waits for a worker or for room before the model fails, or, with nobody waiting, is given up; an operator's
+waits on."""
 
 
 SCHEDULED_WITHIN_MS = 10_000
@@ -155,7 +156,7 @@ def _owe(
     waited_ms = now - pending.since_ms
     if round_.serving(model):
         return  # scaling up can wait: what is there serves
-    if waited_ms >= PLACEMENT_PATIENCE_MS and not round_.waiting(model):
+    if waited_ms >= PLACEMENT_PATIENCE_MS and not round_.waiting(model) and not pending.asked:
         round_.note(model, f"gives up on a start that nobody waits for: {obstacle}")
         round_.owe(model, None)
         round_.answered(model)
