@@ -256,6 +256,11 @@ class Round:
         found = self.view.waiting.get(model)
         return 0 if found is None or model in self.told_to_fail else found.count
 
+    def oldest_ticket_ms(self, model: str) -> int:
+        """When it was first enqueued; 0 when none waits."""
+        found = self.view.waiting.get(model)
+        return 0 if found is None else found.oldest_ms
+
     def jobs(self, model: str) -> int:
         found = self.view.waiting.get(model)
         return 0 if found is None or model in self.told_to_fail else found.jobs
