@@ -80,7 +80,8 @@ def wake(
 @json_option
 def sleep(model: str, url: str | None, config_path: Path | None, key: str | None, as_json: bool) -> None:
     """Let MODEL give its memory back once running requests have finished: it sleeps where it can (`rewarm ps` says why
-    it cannot), else it stops. A load is cancelled. The next request wakes it again; `rewarm drain` stops it."""
+    it cannot), else it stops. A load is cancelled. The next request wakes it again; `rewarm drain` stops it. Refused
+    while requests or jobs wait for it."""
     gateway = Gateway.find(url, config_path, key)
     name = _known(gateway, model)
     entry: Mapping[str, Any] = gateway.status().get("models", {}).get(name, {})

@@ -78,6 +78,7 @@ async def test_the_next_leader_goes_on_with_the_same_want_in_a_higher_term(fleet
             return (await Registry(fleet_client).snapshot()).leader == "b"
 
         await until(leads)
+        await Queue(fleet_client).cancel("req-1")  # nobody waits: its load may be cancelled
         await Commands(fleet_client).send("sleep", "m")
 
         async def stopped() -> bool:

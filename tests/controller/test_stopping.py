@@ -161,16 +161,29 @@ def test_sleep_drains_at_once() -> None:
     assert world.pass_s(10) == []
 
 
-def test_sleep_cancels_a_load_and_tells_who_waits() -> None:
+def test_sleep_cancels_a_load_that_nobody_waits_for() -> None:
     world = World.of(entry())
     world.ask()
     world.step()
-    actions = world.step(Operator("sleep", "m"))
-    assert sorted(kinds(actions)) == ["FailWaiting", "Stop"]
-    assert world.failed[0].failure is not None
-    assert world.failed[0].failure.reason == "cancelled"
+    world.answer_all()  # the client has left
+    assert kinds(world.step(Operator("sleep", "m"))) == ["Stop"]
     assert world.pass_s(1) == [], "the demand of before is answered"
     assert world.statuses == {}, "a cancelled load is no failure to remember"
+
+
+def test_sleep_is_refused_while_requests_wait() -> None:
+    """The gateway says so at once; here one came in between."""
+    world = World.of(entry())
+    world.ask()
+    world.step()
+    (replica,) = world.wanted()
+    world.report(replica, ReplicaState.RESTORING)
+    assert kinds(world.step(Operator("sleep", "m"))) == ["Note"]
+    assert (world.failed, world.wanted()) == ([], [replica])
+    world.ready(replica)
+    assert kinds(world.step(Operator("sleep", "m"))) == ["Note"], "it would be woken again at once"
+    world.answer_all()
+    assert kinds(world.step(Operator("sleep", "m"))) == ["Stop"]
 
 
 def test_sleep_of_a_pinned_model_is_refused() -> None:
