@@ -62,8 +62,7 @@ def _sleep(round_: Round, entry: CatalogueEntry) -> None:
 def _drain(round_: Round, target: str) -> None:
     beat = round_.view.workers.get(target)
     if beat is not None:
-        round_.note(beat.worker, "an operator drains it: takes nothing new until it restarts")
-        round_.cordons[beat.worker] = beat.boot
+        round_.cordon(beat, "an operator drains it: takes nothing new until it restarts")
     entry = round_.view.resolve(target) if beat is None else None
     hit = beat is not None or entry is not None
     for group in list(round_.replicas.values()):

@@ -45,10 +45,11 @@ def decide(state: ControllerState, event: Event, now_ms: int) -> Decision:
         memory=memory,
         now_ms=now_ms,
         replicas=replicas_of(view),
-        cordons=dict(state.memory.cordons),
+        cordons=dict(view.cordons),
     )
     if round_.memory.redis_lost:
         return Decision((), replace(state, memory=round_.memory))
+    round_.lift_cordons()
     if isinstance(event, Configured):
         reload.configure(round_, event.entries)
         round_.memory = replace(round_.memory, rules=event.rules, configured=True)
@@ -164,9 +165,4 @@ def _left_behind(round_: Round) -> Memory:
     models: dict[str, ModelMemory] = {
         name: entry for name, entry in {**round_.memory.models, **round_.models}.items() if name in known
     }
-    cordons = {
-        worker: boot
-        for worker, boot in round_.cordons.items()
-        if (beat := round_.view.workers.get(worker)) is None or beat.boot == boot
-    }
-    return replace(round_.memory, models=models, cordons=cordons)
+    return replace(round_.memory, models=models)

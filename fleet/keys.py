@@ -188,6 +188,11 @@ class Keys:
         return self._name("canaries")
 
     @property
+    def cordons(self) -> str:
+        """HASH worker → its boot, which was drained and takes nothing new."""
+        return self._name("cordons")
+
+    @property
     def explanations(self) -> str:
         """HASH model → why it waits, while it does."""
         return self._name("explanations")
@@ -313,7 +318,8 @@ _LIVES: tuple[tuple[Life, re.Pattern[str]], ...] = (
     (
         Life.FOREVER,
         re.compile(
-            r"bell|generation|pulse|demand|gw|workers|leader|catalogue|status|explanations|canaries|absent|wanted|want:.+"
+            r"bell|generation|pulse|demand|gw|workers|leader|catalogue|status|explanations|canaries|cordons|absent"
+            r"|wanted|want:.+"
         ),
     ),
     (Life.LIVE, re.compile(r"fileaccounts|fileends|batchwork")),

@@ -55,6 +55,13 @@ class Publisher:
     async def canary(self, canary: Canary) -> None:
         await self._write([(self._keys.canaries, canary.model, encode(canary))], "status", canary.model)
 
+    async def cordon(self, worker: str, boot: str) -> None:
+        """This run of the worker is given nothing new, by no leader."""
+        await self._write([(self._keys.cordons, worker, boot.encode())], "want")
+
+    async def uncordon(self, worker: str) -> None:
+        await self._write([(self._keys.cordons, worker, b"")], "want")
+
     async def explain(self, explanation: Explanation) -> None:
         model = explanation.model
         await self._write([(self._keys.explanations, model, encode(explanation))], "waits", model)

@@ -217,6 +217,24 @@ def test_drain_of_a_worker_empties_it_and_keeps_it_empty_until_it_restarts() -> 
     assert len(world.wanted()) == 1
 
 
+def test_a_drained_worker_stays_empty_under_the_next_leader_and_while_it_is_out_of_sight() -> None:
+    world = World.of(entry(), workers=1)
+    world.step(Operator("drain", "w1"))
+    boot = world.workers["w1"].boot
+    world.lose_worker("w1")
+    world.pass_s(10)
+    world.add_worker("w1", boot=boot)
+    world.memory = Memory()
+    world.step(Elected(2))
+    world.ask()
+    for _ in range(10):
+        world.pass_s(1)
+    assert (world.wanted(), world.cordons) == ([], {"w1": boot})
+    world.add_worker("w1", boot="w1-boot-2")
+    assert "Start" in kinds(world.pass_s(1))
+    assert world.cordons == {}, "nothing is left of it"
+
+
 def test_nothing_stops_while_redis_is_away_nor_right_after() -> None:
     world = World.of(entry(idle_after_s=60))
     world.wake()
