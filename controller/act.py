@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from controller.actions import (
     Action,
+    Cordon,
     Explain,
     FailWaiting,
     Forget,
@@ -20,16 +21,19 @@ from controller.actions import (
     SetStatus,
     Start,
     Stop,
+    Uncordon,
     Unexplain,
 )
 from fleet import Jobs, Leader, Publisher, Queue
-from rewarm.fallback import Outlook, Switch, decide
+from rewarm.fallback import GONE, Switch, decide
 
 log = logging.getLogger("rewarm.controller")
 
 _ORDER: tuple[type[Action], ...] = (
     Note,
     PublishCatalogue,  # first: gateways stop to enqueue for a removed model before its queue fails
+    Cordon,  # before its replicas stop: whoever leads next starts none of them there anew
+    Uncordon,
     SetCanary,  # before its start: whoever leads next knows what that is for
     SetStatus,  # before its tickets fail: the clients' retries then meet the remembered failure
     Start,  # before the want it replaces is forgotten: its attempt number is the only record
@@ -47,8 +51,6 @@ _ORDER: tuple[type[Action], ...] = (
 
 MOVED_AT_ONCE = 500
 """Jobs of a model that one round looks at: with a million that wait the leader still has its other work to do."""
-
-_GONE = Outlook(obstacle="it is no model any more")
 
 
 class Effects:
@@ -72,6 +74,10 @@ class Effects:
                 await self._publisher.status(status)
             case SetCanary(canary):
                 await self._publisher.canary(canary)
+            case Cordon(worker, boot):
+                await self._publisher.cordon(worker, boot)
+            case Uncordon(worker):
+                await self._publisher.uncordon(worker)
             case ForgetStatus(model):
                 await self._publisher.forget_status(model)
             case Explain(explanation):
@@ -99,7 +105,7 @@ class Effects:
         for job in jobs:
             if job is None:
                 continue
-            step = decide(job.chain, action.event, action.now_s, lambda link: action.outlooks.get(link, _GONE))
+            step = decide(job.chain, action.event, action.now_s, lambda link: action.outlooks.get(link, GONE))
             if isinstance(step, Switch) and await self._jobs.move(job, step.chain, step.reason, owner, term):
                 moved += 1
                 log.info(
@@ -133,6 +139,10 @@ def _say(action: Action) -> None:
         case SetCanary(canary, reason):
             level = logging.WARNING if canary.state == "failed" else logging.INFO
             log.log(level, "canary %s model=%s reason=%r", canary.state, canary.model, reason)
+        case Cordon(worker, boot, reason):
+            log.info("cordon worker=%s boot=%s reason=%r", worker, boot, reason)
+        case Uncordon(worker, reason):
+            log.info("uncordon worker=%s reason=%r", worker, reason)
         case ForgetStatus(model, reason):
             log.info("failure forgotten model=%s reason=%r", model, reason)
         case Explain(explanation):

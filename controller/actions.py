@@ -95,6 +95,23 @@ class SetCanary:
 
 
 @dataclass(frozen=True, slots=True)
+class Cordon:
+    """This run of the worker takes nothing new."""
+
+    worker: str
+    boot: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Uncordon:
+    """That run of it is over."""
+
+    worker: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetStatus:
     model: str
     reason: str
@@ -143,6 +160,8 @@ Action = (
     | FailWaiting
     | SetStatus
     | SetCanary
+    | Cordon
+    | Uncordon
     | ForgetStatus
     | Explain
     | Unexplain

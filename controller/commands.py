@@ -7,12 +7,12 @@ from controller.actions import ForgetStatus
 from controller.events import Operator
 from controller.round import Round
 from controller.state import Pending, StopReason
-from rewarm.messages import CatalogueEntry, Failure
-from rewarm.states import FailureReason, ReplicaState
+from rewarm.messages import CatalogueEntry
 
 
 def obey(round_: Round, command: Operator) -> None:
-    """A command that cannot be carried out becomes a note in the log: the gateway has already checked its target."""
+    """A command that cannot be carried out becomes a note in the log: the gateway that took it had nothing
+    against it, and something has changed since."""
     if command.kind == "drain":
         _drain(round_, command.target)
         return
@@ -47,18 +47,14 @@ def _sleep(round_: Round, entry: CatalogueEntry) -> None:
     if jobs := round_.jobs(model):
         round_.note(model, f"sleep: refused, {jobs} jobs wait for it and would wake it again")
         return
-    serving = round_.serving(model)
-    for replica in serving:
+    if tickets := round_.tickets(model):
+        round_.note(model, f"sleep: refused, {tickets} requests wait for it and would wake it again")
+        return
+    for replica in round_.serving(model):
         if replica.can_sleep and replica.report is not None and replica.report.ready_at_ms:
             round_.rest(replica, entry.policy, StopReason.SLEEP, "an operator puts it to sleep", if_idle=False)
         else:
             round_.stop(replica, StopReason.SLEEP, "an operator puts it to sleep")
-    if not any(r.ready or r.asleep for r in serving):
-        # Nobody is left to serve them: without this the held requests would wake it again at once, and a load could
-        # not be cancelled.
-        message = f"the load of {model!r} was cancelled by an operator"
-        failure = Failure(reason=FailureReason.CANCELLED, message=message, phase=ReplicaState.COLD, at_ms=round_.now_ms)
-        round_.fail_waiting(model, failure, message)
     round_.owe(model, None)
     round_.answered(model)
 
@@ -66,8 +62,7 @@ def _sleep(round_: Round, entry: CatalogueEntry) -> None:
 def _drain(round_: Round, target: str) -> None:
     beat = round_.view.workers.get(target)
     if beat is not None:
-        round_.note(beat.worker, "an operator drains it: takes nothing new until it restarts")
-        round_.cordons[beat.worker] = beat.boot
+        round_.cordon(beat, "an operator drains it: takes nothing new until it restarts")
     entry = round_.view.resolve(target) if beat is None else None
     hit = beat is not None or entry is not None
     for group in list(round_.replicas.values()):

@@ -45,16 +45,18 @@ def decide(state: ControllerState, event: Event, now_ms: int) -> Decision:
         memory=memory,
         now_ms=now_ms,
         replicas=replicas_of(view),
-        cordons=dict(state.memory.cordons),
+        cordons=dict(view.cordons),
     )
     if round_.memory.redis_lost:
         return Decision((), replace(state, memory=round_.memory))
+    round_.lift_cordons()
     if isinstance(event, Configured):
         reload.configure(round_, event.entries)
-        round_.memory = replace(round_.memory, rules=event.rules)
+        round_.memory = replace(round_.memory, rules=event.rules, configured=True)
         round_.view = replace(view, catalogue=dict(event.entries))
     elif isinstance(event, Operator):
         commands.obey(round_, event)
+    reload.fail_removed(round_)
     catalogue = round_.view.catalogue
     for model in sorted(catalogue.keys() | round_.replicas.keys()):
         entry = catalogue.get(model)
@@ -148,11 +150,13 @@ def _learn(round_: Round, entry: CatalogueEntry) -> None:
 def _noticed(memory: Memory, event: Event, now_ms: int) -> Memory:
     """What the event itself changes in the leader's memory."""
     if isinstance(event, Elected):
-        return Memory(term=event.term, hold_until_ms=now_ms + HOLD_MS)
+        # The serial runs on: a term that is begun again must give no replica's id a second time.
+        return Memory(term=event.term, serial=memory.serial, hold_until_ms=now_ms + HOLD_MS)
     if isinstance(event, RedisLost):
         return replace(memory, redis_lost=True)
     if isinstance(event, RedisBack):
-        return replace(memory, redis_lost=False, hold_until_ms=now_ms + HOLD_MS)
+        # It may have lost its last second: what it says of the catalogue is not proven until that is published again.
+        return replace(memory, redis_lost=False, configured=False, hold_until_ms=now_ms + HOLD_MS)
     return memory
 
 
@@ -161,9 +165,4 @@ def _left_behind(round_: Round) -> Memory:
     models: dict[str, ModelMemory] = {
         name: entry for name, entry in {**round_.memory.models, **round_.models}.items() if name in known
     }
-    cordons = {
-        worker: boot
-        for worker, boot in round_.cordons.items()
-        if (beat := round_.view.workers.get(worker)) is None or beat.boot == boot
-    }
-    return replace(round_.memory, models=models, cordons=cordons)
+    return replace(round_.memory, models=models)

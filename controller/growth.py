@@ -17,7 +17,8 @@ from rewarm.messages import CatalogueEntry
 from rewarm.units import format_duration
 
 PLACEMENT_PATIENCE_MS = 60_000
-"""How long a start waits for a worker or for room before the model fails, or, with nobody waiting, is given up."""
+"""How long a start waits for a worker or for room before the model fails, or, with nobody waiting, is given up; one
+that an operator asked for waits on."""
 
 
 SCHEDULED_WITHIN_MS = 10_000
@@ -155,13 +156,14 @@ def _owe(
     waited_ms = now - pending.since_ms
     if round_.serving(model):
         return  # scaling up can wait: what is there serves
-    if waited_ms >= PLACEMENT_PATIENCE_MS and not round_.waiting(model):
+    if waited_ms >= PLACEMENT_PATIENCE_MS and not round_.waiting(model) and not pending.asked:
         round_.note(model, f"gives up on a start that nobody waits for: {obstacle}")
         round_.owe(model, None)
         round_.answered(model)
         return
-    if waited_ms >= PLACEMENT_PATIENCE_MS and no_worker and round_.tickets(model):
-        message = f"{obstacle} (for {format_duration(waited_ms / 1000)})"
+    held_ms = min(waited_ms, now - round_.oldest_ticket_ms(model))  # jobs may have waited far longer
+    if held_ms >= PLACEMENT_PATIENCE_MS and no_worker and round_.tickets(model):
+        message = f"{obstacle} (for {format_duration(held_ms / 1000)})"
         settle.fail(round_, entry, settle.no_worker_failure(now, message), 0, message)
         return
     round_.owe(model, replace(pending, obstacle=obstacle))

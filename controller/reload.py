@@ -18,20 +18,27 @@ from rewarm.messages import CatalogueEntry
 
 
 def configure(round_: Round, entries: Mapping[str, CatalogueEntry]) -> None:
-    """Publish what was read; a removed model's queue fails after that, so that no gateway fills it again."""
+    """Publish what was read."""
     before = round_.view.catalogue
     changed = sorted(n for n in entries if n in before and before[n] != entries[n])
     added, removed = sorted(entries.keys() - before.keys()), sorted(before.keys() - entries.keys())
     parts = [f"{word} {', '.join(names)}" for word, names in _named(added, changed, removed) if names]
     reason = "; ".join(parts) or "nothing changed"
     round_.actions.append(PublishCatalogue(dict(entries), reason))
-    for name in removed:
-        message = f"the model {name!r} was removed from the configuration"
-        round_.fail_waiting(name, None, message, ModelRemoved.code, jobs="fail")
-        round_.owe(name, None)
     for name in changed:
         if before[name].spec_hash != entries[name].spec_hash and name in round_.view.statuses:
             round_.actions.append(ForgetStatus(name, "it has a new specification"))
+
+
+def fail_removed(round_: Round) -> None:
+    """Whoever waits for a model that is not in the catalogue: looked at again and again, for a job may come back to its
+    queue hours later (a drain, a lost lease), a gateway that has not heard yet may fill it, a leader may die between
+    the catalogue and this."""
+    if not round_.memory.configured:
+        return
+    for name in sorted(round_.view.demand_ms.keys() - round_.view.catalogue.keys()):
+        message = f"the model {name!r} was removed from the configuration"
+        round_.fail_waiting(name, None, message, ModelRemoved.code, jobs="fail")
 
 
 def retire(round_: Round, model: str) -> None:

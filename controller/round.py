@@ -14,6 +14,7 @@ import msgspec
 from controller import breaker
 from controller.actions import (
     Action,
+    Cordon,
     Explain,
     FailWaiting,
     Forget,
@@ -24,13 +25,14 @@ from controller.actions import (
     SetStatus,
     Start,
     Stop,
+    Uncordon,
     Unexplain,
 )
 from controller.state import Memory, ModelMemory, Needs, Pending, Replica, StopReason
 from fleet import FleetView
 from rewarm.errors import ModelLoadFailed
 from rewarm.ids import slug
-from rewarm.messages import CatalogueEntry, Explanation, Failure, ModelPolicy, ModelStatus, Want
+from rewarm.messages import CatalogueEntry, Explanation, Failure, ModelPolicy, ModelStatus, Want, WorkerBeat
 from rewarm.states import ReplicaState
 
 _NUMBER = re.compile(r"\d[\d.]*")
@@ -195,6 +197,19 @@ class Round:
         group = self.replicas.get(replica.model, [])
         self.replicas[replica.model] = [r for r in group if r.id != replica.id]
 
+    def cordon(self, beat: WorkerBeat, reason: str) -> None:
+        if self.cordons.get(beat.worker) != beat.boot:
+            self.cordons[beat.worker] = beat.boot
+            self.actions.append(Cordon(beat.worker, beat.boot, reason))
+
+    def lift_cordons(self) -> None:
+        """Of workers that were restarted. One that is only away keeps its cordon."""
+        for worker, boot in sorted(self.cordons.items()):
+            beat = self.view.workers.get(worker)
+            if beat is not None and not beat.absent and beat.boot != boot:
+                del self.cordons[worker]
+                self.actions.append(Uncordon(worker, "it was restarted"))
+
     def fail_waiting(
         self,
         model: str,
@@ -255,6 +270,11 @@ class Round:
         """Held requests: somebody waits at the other end, and has to be told of a failure."""
         found = self.view.waiting.get(model)
         return 0 if found is None or model in self.told_to_fail else found.count
+
+    def oldest_ticket_ms(self, model: str) -> int:
+        """When it was first enqueued; 0 when none waits."""
+        found = self.view.waiting.get(model)
+        return 0 if found is None else found.oldest_ms
 
     def jobs(self, model: str) -> int:
         found = self.view.waiting.get(model)

@@ -84,6 +84,7 @@ class _Candidate:
         self._effects = Effects(self._publisher, self._queue, self._jobs, self._leader)
         self._bell = asyncio.Event()
         self._memory = Memory()
+        self._installed = 0  # the term that was begun in full: until then it is begun again
         self._published = -1  # version of the configuration that is in Redis
         self._absent: dict[str, WorkerBeat] | None = None  # as last said; None: an earlier leader's may be there
         self._view: FleetView | None = None
@@ -146,18 +147,14 @@ class _Candidate:
                     log.info("no longer the leader term=%d", self._memory.term)
                 self._follow()
                 return
-            if term != self._memory.term:
-                log.info("elected term=%d", term)
-                self._follow()
-                await self._decide(Elected(term))
-                await self._publish()
-                assert self.tasks is not None
-                self._driving = self.tasks.create_task(self._drive(), name="controller-backend")
-        if not self._memory.term:
+            if term != self._installed:
+                await self._install(term)
+        if not self._installed:
             return
         if self._memory.redis_lost:
             log.warning("redis answers again; nothing expires for a while")
             await self._decide(RedisBack())
+            self._published = -1
         if self._published != self._reload.version:
             await self._publish()
         for command in await self._commands.take(*self._leader.claim()):
@@ -166,9 +163,22 @@ class _Candidate:
         await self._decide(Tick())
         await self._reap(now_s)
 
+    async def _install(self, term: int) -> None:
+        """Begin a term; what of it Redis did not take is done again with the next campaign."""
+        if term != self._memory.term:
+            log.info("elected term=%d", term)
+            self._follow()
+        await self._decide(Elected(term))
+        await self._publish()
+        assert self.tasks is not None
+        self._driving = self.tasks.create_task(self._drive(), name="controller-backend")
+        self._installed = term
+
     def _follow(self) -> None:
         """Another one leads, or nobody: forget what a leader knows, and leave the cluster to it."""
-        self._memory = Memory()
+        self._memory = Memory(serial=self._memory.serial)
+        self._installed = 0
+        self._published = -1
         self._absent = None
         if self._driving is not None:
             self._driving.cancel()

@@ -69,8 +69,8 @@ class Memory:
     serial: int = 0  # replicas started in this term; with the term it makes their ids
     hold_until_ms: int = 0  # nothing expires and nothing stops for idleness before
     redis_lost: bool = False
+    configured: bool = False  # the catalogue in Redis is of this term: what it does not name was removed
     models: Mapping[str, ModelMemory] = field(default_factory=dict)
-    cordons: Mapping[str, str] = field(default_factory=dict)  # drained worker → its boot, which takes nothing new
     rules: PlacementRules = field(default_factory=PlacementRules)  # of this process's configuration
 
 

@@ -62,8 +62,9 @@ async def places(client: FleetClient, ids: Sequence[str]) -> dict[str, Place]:
 
 async def put_back(client: FleetClient, tickets: Sequence[Place], grant: str = "") -> tuple[int, int]:
     """(returned, dropped). Without a ``grant``, only leases whose deadline has passed."""
+    more = client.keys.bell, client.keys.demand
     outcomes = await client.scripts.run_many(
-        "putback", [([*t.keys(client.scripts), client.keys.bell], [*t.arguments(), grant]) for t in tickets]
+        "putback", [([*t.keys(client.scripts), *more], [*t.arguments(), grant]) for t in tickets]
     )
     return outcomes.count(b"returned"), outcomes.count(b"dropped")
 
@@ -134,3 +135,11 @@ async def fail_all(
             raise LostLeadership(f"{leader} no longer leads in term {term}")
         told += int(outcome)
     return told
+
+
+async def forget_queue(client: FleetClient, model: str, leader: str, term: int) -> None:
+    """Of a removed model, once nobody waits for it."""
+    keys = client.keys
+    names = [keys.leader, keys.demand, keys.since(model), keys.jobs_since(model)]
+    if await client.scripts.run("forget_queue", names, [leader, term, model]) < 0:
+        raise LostLeadership(f"{leader} no longer leads in term {term}")

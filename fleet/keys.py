@@ -114,7 +114,8 @@ class Keys:
 
     @property
     def demand(self) -> str:
-        """HASH model → time ms of the last ticket."""
+        """HASH model → time ms of the last ticket or job. Names every queue that may not be empty, a removed model's
+        too."""
         return self._name("demand")
 
     # --- workers -----------------------------------------------------------------------------------------------------
@@ -185,6 +186,11 @@ class Keys:
     def canaries(self) -> str:
         """HASH model → the last try of its way from cold."""
         return self._name("canaries")
+
+    @property
+    def cordons(self) -> str:
+        """HASH worker → its boot, which was drained and takes nothing new."""
+        return self._name("cordons")
 
     @property
     def explanations(self) -> str:
@@ -312,7 +318,8 @@ _LIVES: tuple[tuple[Life, re.Pattern[str]], ...] = (
     (
         Life.FOREVER,
         re.compile(
-            r"bell|generation|pulse|demand|gw|workers|leader|catalogue|status|explanations|canaries|absent|wanted|want:.+"
+            r"bell|generation|pulse|demand|gw|workers|leader|catalogue|status|explanations|canaries|cordons|absent"
+            r"|wanted|want:.+"
         ),
     ),
     (Life.LIVE, re.compile(r"fileaccounts|fileends|batchwork")),

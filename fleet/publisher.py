@@ -21,12 +21,13 @@ class Publisher:
         self._leader = leader
 
     async def catalogue(self, entries: Mapping[str, CatalogueEntry] | Iterable[CatalogueEntry]) -> None:
-        """Replace the catalogue; forget demand and failures of models that are no longer in it."""
+        """Replace the catalogue; forget failures of models that are no longer in it. Demand for them stays until their
+        queues have failed: it is what names these."""
         listed = list(entries.values() if isinstance(entries, Mapping) else entries)
         names = {entry.model for entry in listed}
         changes: list[_Change] = [(self._keys.catalogue, "", b"")]
         changes += [(self._keys.catalogue, entry.model, encode(entry)) for entry in listed]
-        for key in (self._keys.demand, self._keys.status, self._keys.explanations, self._keys.canaries):
+        for key in (self._keys.status, self._keys.explanations, self._keys.canaries):
             known = [name.decode() for name in await self._client.call("HKEYS", key)]
             changes += [(key, name, b"") for name in known if name not in names and not name.startswith("@")]
         await self._write(changes, "catalogue")
@@ -53,6 +54,13 @@ class Publisher:
 
     async def canary(self, canary: Canary) -> None:
         await self._write([(self._keys.canaries, canary.model, encode(canary))], "status", canary.model)
+
+    async def cordon(self, worker: str, boot: str) -> None:
+        """This run of the worker is given nothing new, by no leader."""
+        await self._write([(self._keys.cordons, worker, boot.encode())], "want")
+
+    async def uncordon(self, worker: str) -> None:
+        await self._write([(self._keys.cordons, worker, b"")], "want")
 
     async def explain(self, explanation: Explanation) -> None:
         model = explanation.model

@@ -254,12 +254,14 @@ class Queue:
         """Every ticket that waits for ``model`` leaves the queue, and its gateway is told why. Return how many.
 
         Waiting jobs: "keep" leaves them alone; "count" says that a load failed, which ends those that have waited
-        through as many as they may; "fail" ends them all with ``code`` and ``message``. Raise
-        :class:`fleet.LostLeadership` when ``leader``'s ``term`` is over.
+        through as many as they may; "fail" is for a model that is gone: it ends them all with ``code`` and ``message``,
+        and forgets the queue. Raise :class:`fleet.LostLeadership` when ``leader``'s ``term`` is over.
         """
         told = await _reap.fail_all(self._client, model, code, message, failure, leader, term)
         if jobs != "keep":
             await fail_jobs(self._client, model, code, message, failure, leader, term, every=jobs == "fail")
+        if jobs == "fail":
+            await _reap.forget_queue(self._client, model, leader, term)
         return told
 
     # -----------------------------------------------------------------------------------------------------------------

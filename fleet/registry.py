@@ -108,10 +108,11 @@ class Registry:
                 ("HMGET", k.pulse, "at", "grace"),
                 ("HGETALL", k.absent),
                 ("HGETALL", k.canaries),
+                ("HGETALL", k.cordons),
             ]
         )
         time, catalogue, workers, wanted, statuses, explanations, demand, leader, gateways, *rest = answers
-        pulse, absent, canaries = rest
+        pulse, absent, canaries, cordons = rest
         now_ms = int(time[0]) * 1000 + int(time[1]) // 1000 + self._client.scripts.clock_offset_ms
         grace = _grace(pulse, now_ms)
         deadlines = _pairs(workers)
@@ -130,6 +131,7 @@ class Registry:
             statuses=self._fields(statuses, ModelStatus),
             explanations=self._fields(explanations, Explanation),
             canaries=self._fields(canaries, Canary),
+            cordons={name.decode(): boot.decode() for name, boot in cordons.items() if not name.startswith(b"@")},
             waiting=await self._queue.waiting(entries),
             demand_ms={name.decode(): int(float(at)) for name, at in demand.items() if not name.startswith(b"@")},
             wants=wants,

@@ -34,6 +34,7 @@ class FleetView:
     progress: Mapping[str, Progress] = field(default_factory=dict)  # by replica
     statuses: Mapping[str, ModelStatus] = field(default_factory=dict)
     canaries: Mapping[str, Canary] = field(default_factory=dict)
+    cordons: Mapping[str, str] = field(default_factory=dict)  # drained worker → its boot, which takes nothing new
     explanations: Mapping[str, Explanation] = field(default_factory=dict)  # of models that are wanted and do not load
     waiting: Mapping[str, Waiting] = field(default_factory=dict)
     demand_ms: Mapping[str, int] = field(default_factory=dict)

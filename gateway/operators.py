@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from fleet import Waiting
 from gateway.breakers import Breakers
 from gateway.calls import Calls
 from gateway.dispatch import Dispatcher
@@ -20,7 +21,7 @@ from gateway.keys import Keyring
 from gateway.models import model_state
 from gateway.view import View
 from rewarm.config import ConfigState, is_loopback
-from rewarm.errors import InvalidApiKey, InvalidJson, InvalidRequest, ModelNotFound, NotFound
+from rewarm.errors import CommandRefused, InvalidApiKey, InvalidJson, InvalidRequest, ModelNotFound, NotFound
 from rewarm.messages import to_json
 from rewarm.paths import Paths
 
@@ -143,7 +144,7 @@ class Operators:
         }
 
     async def command(self, request: Request, body: bytes) -> dict[str, Any]:
-        """Pass a command to the leader. Raise InvalidJson, InvalidRequest, ModelNotFound, NotFound,
+        """Pass a command to the leader. Raise CommandRefused, InvalidJson, InvalidRequest, ModelNotFound, NotFound,
         QueueUnavailable."""
         # A page of another origin can post a form or text here, but not JSON without being asked first.
         if request.content_type != "application/json":
@@ -155,9 +156,23 @@ class Operators:
         except msgspec.DecodeError as error:
             raise InvalidJson(f"the body is not JSON: {error}") from error
         target = self._target(command)
+        if command.kind == "sleep" and (why := self._keeps_up(target)):
+            raise CommandRefused(f"{target!r} does not go to sleep: {why}")
         await self._commands.send(command.kind, target)
         _log.info("command kind=%s target=%s", command.kind, target)
         return {"accepted": True, "kind": command.kind, "target": target}
+
+    def _keeps_up(self, model: str) -> str:
+        """Why the leader would not put it to sleep, by what this gateway sees; '' where it would."""
+        fleet = self._view.fleet
+        waiting = fleet.waiting.get(model, Waiting())
+        if least := fleet.catalogue[model].policy.min_replicas:
+            return f"its min_replicas is {least}"
+        if waiting.jobs:
+            return f"{_counted(waiting.jobs, 'job')} for it and would wake it again"
+        if waiting.count:
+            return f"{_counted(waiting.count, 'request')} for it and would wake it again"
+        return ""
 
     def _target(self, command: Command) -> str:
         """A model by any of its names; for drain also a worker or a replica."""
@@ -175,6 +190,10 @@ class Operators:
         if command.target not in self._view.fleet.workers and self._view.report(command.target) is None:
             raise NotFound(f"there is no model, worker or replica {command.target!r}", param="target")
         return command.target
+
+
+def _counted(number: int, what: str) -> str:
+    return f"1 {what} waits" if number == 1 else f"{number} {what}s wait"
 
 
 def _is_local(request: Request) -> bool:

@@ -8,7 +8,7 @@ and so ends after at most one step more than the chain has links.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 BROKE: frozenset[str] = frozenset(
@@ -30,6 +30,8 @@ BROKE: frozenset[str] = frozenset(
 )
 """Codes of errors of an engine, or of an upstream, that had the request."""
 
+_NO_ATTEMPT_LEFT = "job_attempts_exhausted"
+
 FALLS_BACK: frozenset[str] = BROKE | {
     "model_load_failed",
     "adapter_load_failed",
@@ -39,7 +41,7 @@ FALLS_BACK: frozenset[str] = BROKE | {
     "queue_unavailable",
     "breaker_open",
     "drain_deadline",
-    "job_attempts_exhausted",
+    _NO_ATTEMPT_LEFT,
 }
 """Codes of errors that are the model's, or its place's. What is the request's own fault fails with every model."""
 
@@ -56,6 +58,9 @@ class Outlook:
 
     ready_in_s: float | None = None
     obstacle: str = ""  # why it cannot take this request at all; empty where it can
+
+
+GONE = Outlook(obstacle="it is no model any more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +156,13 @@ def decide(chain: Chain, event: Event, now_s: float, outlook: Callable[[str], Ou
             if step is None:
                 return Stay(chain)
             return step if chain.at else replace(step, chain=replace(step.chain, late=True))
+
+
+def after_last_attempt(chain: Chain, models: Collection[str]) -> Switch | None:
+    """Where a job goes whose last attempt came to nothing: the next link that is still one of ``models``, whenever that
+    is ready; None where there is none."""
+    step = decide(chain, Failed(_NO_ATTEMPT_LEFT), 0.0, lambda link: Outlook(0.0) if link in models else GONE)
+    return step if isinstance(step, Switch) else None
 
 
 def _late(chain: Chain, wait: Waits, now_s: float) -> bool:

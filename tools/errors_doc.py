@@ -57,7 +57,8 @@ _REASONS_HEAD = """\
 
 def render() -> str:
     errors = catalogue()
-    http = [error for error in errors if not issubclass(error, OperatorError)] + [RewarmError]
+    # A command may be refused by the gateway, too: such an error stands in both tables.
+    http = [e for e in errors if not issubclass(e, OperatorError) or "status" in vars(e)] + [RewarmError]
     operator = [error for error in errors if issubclass(error, OperatorError)]
     return "\n".join(
         (

@@ -6,28 +6,55 @@ All look first and then run, for each job, a script that checks again under Redi
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 from fleet._leadership import LostLeadership
 from fleet.client import FleetClient
 from fleet.jobs.limits import Deleted
+from fleet.jobs.moving import in_chain, models, move
 from fleet.jobs.places import JobPlace, job_places
 from fleet.keys import Keys
 from fleet.scripts import Call
 from rewarm.errors import JobAttemptsExhausted, JobCancelled, JobExpired
+from rewarm.fallback import after_last_attempt
 from rewarm.messages import Failure, encode
 
 _AT_ONCE = 200
 
+_log = logging.getLogger("rewarm.fleet.jobs")
+
 
 async def return_lost(client: FleetClient, ids: Sequence[str]) -> tuple[int, int]:
-    """Jobs whose lease ran out: (back to their places, ended)."""
-    places = await job_places(client, ids)
+    """Jobs whose lease ran out: (back to their places or on down their chains, ended)."""
+    moved = await _pass_on(client, ids)
+    places = await job_places(client, [id_ for id_ in ids if id_ not in moved])
     tail = ["", "", "1", "", JobAttemptsExhausted.code, JobCancelled.code]
     calls = [(place.keys(client.keys), [id_, *tail]) for id_, place in places.items()]
     outcomes = await client.scripts.run_many("job_return", calls)
-    return outcomes.count(b"returned"), outcomes.count(b"failed") + outcomes.count(b"cancelled")
+    return len(moved) + outcomes.count(b"returned"), outcomes.count(b"failed") + outcomes.count(b"cancelled")
+
+
+async def _pass_on(client: FleetClient, ids: Sequence[str]) -> frozenset[str]:
+    """Those of which the last attempt was lost go on to the next models of their chains, as their worker would have
+    done. Return which."""
+    exhausted = [
+        job
+        for job in await in_chain(client, ids)
+        if job is not None and job.chain.links and job.spent >= job.spec.max_attempts
+    ]
+    known = await models(client, sorted({link for job in exhausted for link in job.chain.links}))
+    moved = set()
+    for job in exhausted:
+        step = after_last_attempt(job.chain, known)
+        if step is not None and await move(client, job, step.chain, step.reason):
+            moved.add(job.spec.id)
+            _log.info(
+                "job passed on, its worker is gone job=%s from=%s to=%s",
+                *(job.spec.id, job.chain.current, step.chain.current),
+            )
+    return frozenset(moved)
 
 
 async def expire(client: FleetClient, limit: int) -> int:

@@ -8,7 +8,7 @@ import msgspec
 
 from fleet.client import FleetClient
 from fleet.jobs.limits import JOB_LEASE_MS, JobLimits, Renewal
-from fleet.jobs.moving import InChain, chain_of, move
+from fleet.jobs.moving import InChain, chain_of, models, move
 from fleet.jobs.places import JobPlace, job_places
 from fleet.scripts import ArgList
 from rewarm.errors import JobAttemptsExhausted, JobCancelled, JobResultTooLarge
@@ -75,6 +75,10 @@ class LeasedJobs:
         arguments: ArgList = [id_, worker, attempt, int(spent), reason[:_MESSAGE]]
         arguments += [JobAttemptsExhausted.code, JobCancelled.code]
         return bool(await self._scripts.run("job_return", place.keys(self._keys), arguments) != b"no")
+
+    async def models(self, names: Sequence[str]) -> frozenset[str]:
+        """Those of ``names`` that are models now: a chain was written down when its job was submitted."""
+        return await models(self._client, names)
 
     async def pass_on(self, lease: JobLease, worker: str, chain: Chain, reason: str) -> bool:
         """On to the next model of its chain, instead of a last attempt that failed. False: fenced out."""

@@ -16,23 +16,33 @@ from rewarm.messages import UnknownSchema, decode
 
 @dataclass(frozen=True, slots=True)
 class InChain:
-    """A job that waits, and where in its chain. ``chain.since_s`` is Redis time, in seconds."""
+    """A job, and where in its chain. ``chain.since_s`` is Redis time, in seconds."""
 
     place: JobPlace
     spec: JobSpec
     chain: Chain
+    spent: int = 0  # attempts at ``chain.current``, one that runs included
 
 
 async def waiting_in_chain(client: FleetClient, model: str, start: int, count: int) -> list[InChain | None]:
     """The jobs that wait for ``model`` from place ``start`` on, the oldest first; None for one that cannot be read."""
-    ids = [id_.decode() for id_ in await client.call("ZRANGE", client.keys.jobs_since(model), start, start + count - 1)]
-    if not ids:
-        return []
-    fields = ("gateway", "model", "band", "tenant", "idem", "chain", "moved", "created")
+    ids = await client.call("ZRANGE", client.keys.jobs_since(model), start, start + count - 1)
+    return await in_chain(client, [id_.decode() for id_ in ids])
+
+
+async def in_chain(client: FleetClient, ids: Sequence[str]) -> list[InChain | None]:
+    """None for what is no job (any more), and for one that cannot be read."""
+    fields = ("gateway", "model", "band", "tenant", "idem", "chain", "moved", "created", "spent")
     commands: list[tuple[str | int, ...]] = [("HMGET", client.keys.ticket(id_), *fields) for id_ in ids]
     commands += [("GET", client.keys.spec(id_)) for id_ in ids]
     answers = await client.pipeline(commands)
     return [_in_chain(id_, one, data) for id_, one, data in zip(ids, answers, answers[len(ids) :], strict=False)]
+
+
+async def models(client: FleetClient, names: Sequence[str]) -> frozenset[str]:
+    """Those of ``names`` that are in the catalogue."""
+    found = await client.pipeline([("HEXISTS", client.keys.catalogue, name) for name in names])
+    return frozenset(name for name, known in zip(names, found, strict=True) if known)
 
 
 async def move(
@@ -44,8 +54,9 @@ async def move(
     leader: tuple[str, int] | None = None,
     lease: tuple[str, int] | None = None,
 ) -> bool:
-    """On to ``chain.current``, for the leader (owner, term) or for the worker's run that holds its ``lease`` (run,
-    attempt). False: the job is no longer there. Raise LostLeadership."""
+    """On to ``chain.current``, for the leader (owner, term), for the worker's run that holds its ``lease`` (run,
+    attempt), or, without either, because the lease of its last attempt ran out. False: the job is no longer there.
+    Raise LostLeadership."""
     keys, place = client.keys, job.place
     owner, term, attempt = _who(leader, lease)
     to = job.spec.queue(chain.current)
@@ -62,9 +73,7 @@ async def move(
 def _who(leader: tuple[str, int] | None, lease: tuple[str, int] | None) -> tuple[str, int | str, int | str]:
     if leader is not None:
         return (*leader, "")
-    if lease is not None:
-        return lease[0], "", lease[1]
-    raise ValueError("a job is moved by the leader or by the worker that holds it")
+    return ("", "", "") if lease is None else (lease[0], "", lease[1])
 
 
 def mark(chain: Chain) -> str:
@@ -82,7 +91,7 @@ def chain_of(spec: JobSpec, kept: str, since_ms: float) -> Chain:
 
 
 def _in_chain(id_: str, one: Sequence[bytes | None], data: bytes | None) -> InChain | None:
-    gateway, model, band, tenant, idem, kept, moved, created = one
+    gateway, model, band, tenant, idem, kept, moved, created, spent = one
     if gateway != JOB_GATEWAY.encode() or data is None or model is None or band is None or tenant is None:
         return None
     try:
@@ -90,4 +99,4 @@ def _in_chain(id_: str, one: Sequence[bytes | None], data: bytes | None) -> InCh
     except UnknownSchema:
         return None
     place = JobPlace(id_, model.decode(), int(band), tenant.decode(), (idem or b"").decode())
-    return InChain(place, spec, chain_of(spec, (kept or b"").decode(), float(moved or created or 0)))
+    return InChain(place, spec, chain_of(spec, (kept or b"").decode(), float(moved or created or 0)), int(spent or 0))

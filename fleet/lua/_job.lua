@@ -39,6 +39,11 @@ local function holds(j, owner, attempt)
   return j and j.state == 'in_progress' and j.owner == owner and j.attempt == attempt
 end
 
+-- Has the worker that runs it been silent for too long?
+local function lease_over(j, id, now, grace)
+  return j and j.state == 'in_progress' and not grace and tonumber(redis.call('ZSCORE', KEYS[T_LEASE], id) or 0) <= now
+end
+
 local function ended_entry(kind, id, bytes, tenant) return table.concat({kind, id, bytes, tenant}, '|') end
 
 -- Nothing is left. KEYS of job_forget and job_delete.

@@ -9,8 +9,7 @@ local j = job()
 if not j then return 'no' end
 local mark = 'return|' .. ARGV[3] .. '|' .. ARGV[4]
 if ARGV[3] == '' then
-  local deadline = tonumber(redis.call('ZSCORE', KEYS[T_LEASE], id) or 0)
-  if j.state ~= 'in_progress' or grace or deadline > now then return 'no' end
+  if not lease_over(j, id, now, grace) then return 'no' end
 elseif not holds(j, ARGV[3], ARGV[4]) then
   return j.last == mark and 'returned' or 'no'
 end
@@ -33,5 +32,6 @@ redis.call('ZADD', KEYS[T_SINCE], j.created, id)
 redis.call('HSET', KEYS[T_HASH], 'state', 'queued', 'score', score, 'start', start, 'epoch', epoch, 'reason', reason)
 redis.call('HDEL', KEYS[T_HASH], 'grant', 'owner', 'worker', 'replica')
 if j.due and spent == 0 then redis.call('ZADD', KEYS[J_DUE], j.due, id) end -- it never really started
+redis.call('HSETNX', KEYS[J_DEMAND], j.model, num(now)) -- a removed model's queue is found by it
 ring(KEYS[J_BELL], 'reap', j.model)
 return 'returned'

@@ -1,5 +1,5 @@
 -- A grant that was not redeemed in time, or that its gateway declines: back to the old place, or away with a dead gateway.
--- KEYS places, 9 bell; ARGV 2 id, 3 model, 4 band, 5 gateway, 6 the declined grant or '' -> 'returned' | 'dropped' | 'no'
+-- KEYS places, 9 bell, 10 demand; ARGV 2 id, 3 model, 4 band, 5 gateway, 6 the declined grant or '' -> 'returned' | 'dropped' | 'no'
 local now = clock()
 local id = ARGV[2]
 go_on_when_full(KEYS[T_LEASE])
@@ -22,5 +22,6 @@ redis.call('ZADD', KEYS[T_READY], score, id)
 redis.call('ZADD', KEYS[T_SINCE], t[5], id)
 redis.call('HSET', KEYS[T_HASH], 'state', 'ready', 'score', score, 'start', start, 'epoch', epoch)
 redis.call('HDEL', KEYS[T_HASH], 'grant', 'worker', 'replica')
+redis.call('HSETNX', KEYS[10], ARGV[3], num(now)) -- a removed model's queue is found by it
 ring(KEYS[9], 'reap', ARGV[3])
 return 'returned'

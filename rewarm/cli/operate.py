@@ -24,6 +24,12 @@ _GRACE_S = 3.0
 """How long a failure from before the command may still be shown: the leader takes commands within a second."""
 
 
+_STILL_S = 5.0
+"""Between two attempts of a load nothing of it may be seen for a moment."""
+_TAKEN_WITHIN_S = 60.0
+"""A command that no leader took for this long is forgotten."""
+
+
 @click.command(short_help="Load a model without a request, and show how far it is.")
 @click.argument("model")
 @gateway_options
@@ -74,7 +80,8 @@ def wake(
 @json_option
 def sleep(model: str, url: str | None, config_path: Path | None, key: str | None, as_json: bool) -> None:
     """Let MODEL give its memory back once running requests have finished: it sleeps where it can (`rewarm ps` says why
-    it cannot), else it stops. A load is cancelled. The next request wakes it again; `rewarm drain` stops it."""
+    it cannot), else it stops. A load is cancelled. The next request wakes it again; `rewarm drain` stops it. Refused
+    while requests or jobs wait for it."""
     gateway = Gateway.find(url, config_path, key)
     name = _known(gateway, model)
     entry: Mapping[str, Any] = gateway.status().get("models", {}).get(name, {})
@@ -109,9 +116,29 @@ def _known(gateway: Gateway, model: str, *, base: bool = False) -> str:
     raise ModelNotFound(f"no model is named {model!r}; `rewarm ps` lists them")
 
 
+class Stirring:
+    """Whether anybody still works on a wake, by what the fleet shows of the model."""
+
+    def __init__(self, started_s: float) -> None:
+        self._seen = False
+        self._still_since_s = started_s
+
+    def given_up(self, entry: Mapping[str, Any], now_s: float) -> str:
+        """Why nothing more will come of it; '' while something may."""
+        asked_for = entry.get("waits_for") or entry.get("waiting") or entry.get("jobs_waiting")
+        if entry.get("state") != "cold" or asked_for:
+            self._seen, self._still_since_s = True, now_s
+            return ""
+        still_s = now_s - self._still_since_s
+        if self._seen:
+            return "it is cold again: somebody put it to sleep, or its load was given up" if still_s > _STILL_S else ""
+        return "no leader takes the command" if still_s > _TAKEN_WITHIN_S else ""
+
+
 def _until_ready(gateway: Gateway, model: str, timeout_s: float, show: Callable[[str, float, str], None]) -> str:
     """The replica that is ready. Raise WakeFailed."""
     started = time.monotonic()
+    stirring = Stirring(started)
     while True:
         status = gateway.status()
         entry: Mapping[str, Any] = status.get("models", {}).get(model, {})
@@ -125,6 +152,8 @@ def _until_ready(gateway: Gateway, model: str, timeout_s: float, show: Callable[
             tail = {"log_tail": failure["log_tail"]} if failure.get("log_tail") else {}
             why = failure.get("message", "no reason is known")
             raise WakeFailed(f"{model!r} could not be loaded: {why}", extra=tail)
+        if why := stirring.given_up(entry, time.monotonic()):
+            raise WakeFailed(f"{model!r} does not wake: {why}")
         if waited_s > timeout_s:
             raise WakeFailed(f"{model!r} is not ready after {timeout_s:g} s; the load goes on")
         loads: list[Mapping[str, Any]] = [r["progress"] for r in replicas if r.get("progress")]

@@ -160,6 +160,9 @@ class NothingRunning(OperatorError):
 
 class CommandRefused(OperatorError):
     code = "command_refused"
+    status = 409
+    type = "invalid_request_error"
+    should_retry = False
     exit_code = 6
     advice = "The fleet understood the command and will not do it; the message says why."
 

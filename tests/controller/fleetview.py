@@ -12,6 +12,7 @@ import msgspec
 
 from controller.actions import (
     Action,
+    Cordon,
     Explain,
     FailWaiting,
     Forget,
@@ -23,6 +24,7 @@ from controller.actions import (
     SetStatus,
     Start,
     Stop,
+    Uncordon,
     Unexplain,
 )
 from controller.decide import decide
@@ -81,6 +83,7 @@ class World:
     statuses: dict[str, ModelStatus] = field(default_factory=dict)
     explanations: dict[str, Explanation] = field(default_factory=dict)
     canaries: dict[str, Canary] = field(default_factory=dict)
+    cordons: dict[str, str] = field(default_factory=dict)
     waiting: dict[str, int] = field(default_factory=dict)
     since: dict[str, int] = field(default_factory=dict)  # when the oldest that waits came
     jobs: dict[str, int] = field(default_factory=dict)  # that wait
@@ -236,6 +239,7 @@ class World:
             },
             explanations=dict(self.explanations),
             canaries=dict(self.canaries),
+            cordons=dict(self.cordons),
             demand_ms=dict(self.demand),
             wants={w: dict(wants) for w, wants in self.wants.items()},
             term=self.memory.term,
@@ -269,10 +273,15 @@ class World:
                 self.waiting[model] = 0
                 if action.jobs == "fail":
                     self.jobs.pop(model, None)
+                    self.demand.pop(model, None)
             case SetStatus(status):
                 self.statuses[status.model] = status
             case ForgetStatus(model):
                 self.statuses.pop(model, None)
+            case Cordon(worker, boot):
+                self.cordons[worker] = boot
+            case Uncordon(worker):
+                self.cordons.pop(worker, None)
             case SetCanary(canary):
                 self.canaries[canary.model] = canary
             case Explain(explanation):
@@ -282,7 +291,6 @@ class World:
             case PublishCatalogue(entries):
                 self.catalogue = dict(entries)
                 self.explanations = {m: e for m, e in self.explanations.items() if m in entries}
-                self.demand = {m: at for m, at in self.demand.items() if m in entries}
                 self.statuses = {m: s for m, s in self.statuses.items() if m in entries}
 
     # --- looking -----------------------------------------------------------------------------------------------------

@@ -118,6 +118,19 @@ def test_a_request_that_waits_beside_jobs_for_a_worker_still_hears_that_there_is
     assert [(action.code, action.jobs) for action in world.failed] == [("model_load_failed", "keep")]
 
 
+def test_a_request_that_comes_to_jobs_that_wait_for_a_worker_has_a_minute_of_its_own() -> None:
+    world = World.of(entry(), workers=0)
+    world.submit()
+    world.step()
+    world.pass_s(3600)
+    world.ask()
+    world.step()
+    world.pass_s(59)
+    assert (world.failed, world.statuses) == ([], {})
+    world.pass_s(2)
+    assert "(for 1 min 01 s)" in world.failed[0].message
+
+
 # --- the operator ----------------------------------------------------------------------------------------------------
 
 

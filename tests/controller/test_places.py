@@ -265,6 +265,7 @@ def test_a_stop_before_the_pod_has_come_ends_at_once() -> None:
     world = cluster()
     world.ask()
     world.step()
+    world.answer_all()  # its client has left
     world.step(Operator("sleep", "m"))
     world.step()
     assert world.wants["model-m-0"] == {}

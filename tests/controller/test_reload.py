@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from controller.events import Configured
+from collections.abc import Callable
+
+import pytest
+
+from controller.events import Configured, Elected, RedisBack, RedisLost
 from rewarm.messages import CatalogueEntry
 from rewarm.states import FailureReason, ReplicaState
 from tests.controller.fleetview import GIB, World, entry, kinds
@@ -116,6 +120,37 @@ def test_a_removed_model_fails_its_queue_and_drains() -> None:
     assert world.want_of(replica).reason == "removed"
     world.report(replica, ReplicaState.STOPPED)
     assert kinds(world.step()) == ["Forget"]
+
+
+@pytest.mark.parametrize("come", [World.ask, World.submit])
+def test_whoever_comes_to_the_queue_of_a_removed_model_is_told_so(come: Callable[[World, str], None]) -> None:
+    """A job that was drained, a gateway that has not heard yet."""
+    world = World.of(entry("m"))
+    _reload(world)
+    world.pass_s(3600)
+    come(world, "m")
+    assert kinds(world.step()) == ["FailWaiting"]
+    assert (world.failed[-1].model, world.failed[-1].code, world.failed[-1].jobs) == ("m", "model_removed", "fail")
+    assert world.step() == [], "once, and then its queue is empty"
+
+
+def test_the_next_leader_fails_what_the_last_one_did_not_come_to() -> None:
+    """It died between the catalogue and the queues. What a new leader finds is not its own catalogue yet."""
+    world = World.of(entry("m"))
+    world.submit("m")
+    world.catalogue.clear()
+    world.step(Elected(2))
+    assert world.pass_s(60) == [], "nobody knows yet what is to be there"
+    assert _reload(world) == ["PublishCatalogue", "FailWaiting"]
+
+
+def test_a_redis_that_came_back_without_its_last_second_fails_nobody() -> None:
+    world = World.of(entry("m"))
+    world.step(RedisLost())
+    world.catalogue.clear()
+    world.submit("m")
+    assert world.step(RedisBack()) == []
+    assert world.step() == []
 
 
 def test_a_model_that_comes_back_is_cold() -> None:

@@ -179,3 +179,17 @@ def test_with_nobody_waiting_a_restart_leaves_the_model_cold() -> None:
     stop_all(world, 2)
     assert world.wanted() == []
     assert kinds(world.pass_s(10)) == []
+
+
+def test_a_term_that_is_begun_again_gives_no_replica_the_id_of_another() -> None:
+    """Redis went away during the election, or the leader was stopped for longer than it may trust its term."""
+    world = World.of(entry("m"))
+    first = world.wake()
+    world.lose_worker("w1")
+    world.wants.clear()
+    world.step(Elected(world.memory.term))
+    world.add_worker("w1", boot="w1-boot-2")
+    world.ask()
+    world.step()
+    (second,) = world.wanted()
+    assert second != first

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -11,6 +11,8 @@ import pytest
 import controller
 from controller.places import Place, Seen
 from fleet import Commands, FleetClient, Queue, Registry
+from fleet.scripts import Args
+from rewarm.errors import QueueUnavailable
 from rewarm.messages import CatalogueEntry, Ticket, Want, WorkerBeat
 from rewarm.states import ReplicaState
 from tests.controller.fleetview import GIB, entry, ram
@@ -76,6 +78,7 @@ async def test_the_next_leader_goes_on_with_the_same_want_in_a_higher_term(fleet
             return (await Registry(fleet_client).snapshot()).leader == "b"
 
         await until(leads)
+        await Queue(fleet_client).cancel("req-1")  # nobody waits: its load may be cancelled
         await Commands(fleet_client).send("sleep", "m")
 
         async def stopped() -> bool:
@@ -96,6 +99,32 @@ async def test_a_reload_reaches_the_catalogue(fleet_client: FleetClient) -> None
         await until(lambda: models("m"))
         reload.replace({"n": entry("n")})
         await until(lambda: models("n"))
+
+
+@pytest.mark.parametrize("fails", [1, 2])
+async def test_an_election_that_redis_interrupts_is_completed(
+    fleet_client: FleetClient, monkeypatch: pytest.MonkeyPatch, fails: int
+) -> None:
+    """Whichever of its first writes fails: in the end the catalogue is published and the backend led."""
+    await beat(fleet_client)
+    async with candidate(fleet_client, "a", entry("m")):
+        await ask(fleet_client, "req-1")
+        await until(lambda: _has(fleet_client, 1))
+    run, refused = fleet_client.scripts.run, 0
+
+    async def run_or_refuse(name: str, keys: Sequence[str], args: Args) -> object:
+        nonlocal refused
+        if name == "publish" and refused < fails:
+            refused += 1
+            raise QueueUnavailable("connection reset")
+        return await run(name, keys, args)
+
+    monkeypatch.setattr(fleet_client.scripts, "run", run_or_refuse)
+    cluster = Cluster()
+    async with candidate(fleet_client, "b", entry("m"), entry("n"), backend=cluster):
+        await until(lambda: _is(cluster.leading == 1))
+        assert refused == fails
+        assert sorted(await Registry(fleet_client).catalogue()) == ["m", "n"]
 
 
 async def test_only_one_of_two_candidates_leads(fleet_client: FleetClient) -> None:

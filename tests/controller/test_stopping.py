@@ -161,16 +161,29 @@ def test_sleep_drains_at_once() -> None:
     assert world.pass_s(10) == []
 
 
-def test_sleep_cancels_a_load_and_tells_who_waits() -> None:
+def test_sleep_cancels_a_load_that_nobody_waits_for() -> None:
     world = World.of(entry())
     world.ask()
     world.step()
-    actions = world.step(Operator("sleep", "m"))
-    assert sorted(kinds(actions)) == ["FailWaiting", "Stop"]
-    assert world.failed[0].failure is not None
-    assert world.failed[0].failure.reason == "cancelled"
+    world.answer_all()  # the client has left
+    assert kinds(world.step(Operator("sleep", "m"))) == ["Stop"]
     assert world.pass_s(1) == [], "the demand of before is answered"
     assert world.statuses == {}, "a cancelled load is no failure to remember"
+
+
+def test_sleep_is_refused_while_requests_wait() -> None:
+    """The gateway says so at once; here one came in between."""
+    world = World.of(entry())
+    world.ask()
+    world.step()
+    (replica,) = world.wanted()
+    world.report(replica, ReplicaState.RESTORING)
+    assert kinds(world.step(Operator("sleep", "m"))) == ["Note"]
+    assert (world.failed, world.wanted()) == ([], [replica])
+    world.ready(replica)
+    assert kinds(world.step(Operator("sleep", "m"))) == ["Note"], "it would be woken again at once"
+    world.answer_all()
+    assert kinds(world.step(Operator("sleep", "m"))) == ["Stop"]
 
 
 def test_sleep_of_a_pinned_model_is_refused() -> None:
@@ -202,6 +215,24 @@ def test_drain_of_a_worker_empties_it_and_keeps_it_empty_until_it_restarts() -> 
     world.add_worker("w1", boot="w1-boot-2")
     world.pass_s(1)
     assert len(world.wanted()) == 1
+
+
+def test_a_drained_worker_stays_empty_under_the_next_leader_and_while_it_is_out_of_sight() -> None:
+    world = World.of(entry(), workers=1)
+    world.step(Operator("drain", "w1"))
+    boot = world.workers["w1"].boot
+    world.lose_worker("w1")
+    world.pass_s(10)
+    world.add_worker("w1", boot=boot)
+    world.memory = Memory()
+    world.step(Elected(2))
+    world.ask()
+    for _ in range(10):
+        world.pass_s(1)
+    assert (world.wanted(), world.cordons) == ([], {"w1": boot})
+    world.add_worker("w1", boot="w1-boot-2")
+    assert "Start" in kinds(world.pass_s(1))
+    assert world.cordons == {}, "nothing is left of it"
 
 
 def test_nothing_stops_while_redis_is_away_nor_right_after() -> None:

@@ -168,3 +168,13 @@ def test_who_comes_to_wait_during_a_load_and_who_leaves_changes_that() -> None:
     world.ready(replica)
     world.ask()
     assert kinds(world.step()) == [], "it is up: nothing is held back any more"
+
+
+def test_an_operators_wake_waits_for_room_or_a_worker_as_long_as_it_takes() -> None:
+    world = World.of(entry("m"), workers=0)
+    world.step(Operator("wake", "m"))
+    world.pass_s(3600)
+    assert world.failed == []
+    assert "m" in world.explanations, "and says what for"
+    world.add_worker("w1")
+    assert kinds(world.pass_s(1)) == ["Start"]

@@ -68,6 +68,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         "idle bands keep their time", ("claim", *_PLACES), "if redis.call('EXISTS', ready) == 0 then", "if false then"
     ),
     Mutation("no term check", ("publish", "fail", "take", "resign"), _LEADS, "return true"),
+    Mutation("no term check where a queue is forgotten", ("forget_queue",), _LEADS, "return true"),
+    Mutation("a queue is forgotten with its tickets", ("forget_queue",), "redis.call('EXISTS', KEYS[3]) == 1 or ", ""),
+    Mutation("a queue is forgotten with its jobs", ("forget_queue",), " or redis.call('EXISTS', KEYS[4]) == 1", ""),
+    Mutation("a queue is never forgotten", ("forget_queue",), "redis.call('HDEL', KEYS[2], ARGV[4])", ""),
+    Mutation(
+        "nobody finds a returned job", ("job_return",), "redis.call('HSETNX', KEYS[J_DEMAND], j.model, num(now))", ""
+    ),
+    Mutation("nobody finds a returned ticket", ("putback",), "redis.call('HSETNX', KEYS[10], ARGV[3], num(now))", ""),
     Mutation("no term check where jobs fail", ("job_fail",), _LEADS, "return true"),
     Mutation("no term check where loads are counted", ("job_loads",), _LEADS, "return true"),
     Mutation("terms can be issued again", ("lead",), "math.max(term + 1, micros)", "1"),
@@ -88,6 +96,7 @@ MUTATIONS: tuple[Mutation, ...] = (
 _RETURN = "redis.call('ZREM', KEYS[T_LEASE], id)\nredis.call('ZADD', KEYS[T_READY], score, id)"
 _CONCLUDE = "  redis.call('ZREM', KEYS[T_LEASE], id)\n  unqueue(KEYS[T_READY], KEYS[T_VT], KEYS[T_SINCE], id)"
 _ENDS = ("job_finish", "job_return", "job_cancel", "job_expire", "job_fail")
+_LEASE_OVER = " and tonumber(redis.call('ZSCORE', KEYS[T_LEASE], id) or 0) <= now"
 _FENCED = ("job_chunk", "job_finish", "job_return")
 _OWN = "redis.call('HDEL', KEYS[T_HASH], 'grant', 'owner', 'worker', 'replica')"
 
@@ -123,7 +132,11 @@ MUTATIONS += (
     Mutation("a returned job is not counted", ("job_return",), "redis.call('ZADD', KEYS[T_SINCE], j.created, id)", ""),
     Mutation("a returned job stays owned", ("job_return",), _OWN, ""),
     Mutation("a job's old place across epochs", ("job_return",), "if v[2] and v[2] == epoch then", "if true then"),
-    Mutation("leases of jobs end at once", ("job_return",), "grace or deadline > now then", "grace then"),
+    Mutation("leases of jobs end at once", ("job_return", "job_move"), _LEASE_OVER, ""),
+    Mutation("a job is lost while nobody could renew it", ("job_return", "job_move"), " and not grace", ""),
+    Mutation(
+        "a lost attempt counts for all", ("job_move",), "if tonumber(j.spent) < tonumber(j.max_attempts)", "if false"
+    ),
     Mutation("attempts are never used up", ("job_return",), "if ARGV[5] == '1' and spent", "if false and spent"),
     Mutation("a drained attempt counts", ("job_return",), "(ARGV[5] == '1' and 0 or 1)", "0"),
     Mutation("a cancelled job goes back", ("job_return",), "if j.cancel then", "if false then"),
@@ -174,7 +187,9 @@ MUTATIONS += (
     ),
     Mutation("a moved job ends in two places", ("job_cancel", "job_expire", "job_fail"), _WAITS_HERE, "true end"),
     Mutation("a job is moved twice", ("job_move",), " or (j.chain or '') ~= ARGV[7]", ""),
-    Mutation("anybody moves a job that runs", ("job_move",), "if not waits and not holds(", "if false and not holds("),
+    Mutation(
+        "anybody moves a job that runs", ("job_move",), "elseif not waits and not holds(", "elseif false and not holds("
+    ),
     Mutation(
         "a job that runs is moved away", ("job_move",), "if waits and not waits_here(j, id) then return 0 end", ""
     ),

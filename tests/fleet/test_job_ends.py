@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import FleetClient, Jobs, Leader, LostLeadership, Queue
+from fleet import FleetClient, Jobs, Leader, LostLeadership, Publisher, Queue, Registry
 from fleet.jobs.ends import forget
 from fleet.jobs.places import job_places
 from fleet.keys import idempotency_digest
@@ -12,7 +12,7 @@ from fleet.leaks import find_leaks
 from rewarm.jobs import JobState, WebhookSpec
 from rewarm.messages import Failure
 from rewarm.states import FailureReason, ReplicaState
-from tests.fleet.helpers import advance, enqueue, ids
+from tests.fleet.helpers import advance, claim, enqueue, ids
 from tests.fleet.job_helpers import BOOT, claim_jobs, done, kept_bytes, names, read, run_next, spec, submit
 
 pytestmark = [pytest.mark.redis, pytest.mark.asyncio]
@@ -260,6 +260,57 @@ async def test_a_model_that_is_given_up_ends_all_jobs_that_wait_for_it(jobs: Job
     assert (waiting["m"].jobs, waiting["healthy"].jobs) == (0, 1)
     assert (await read(jobs, "job_0249")).error_code == "model_removed"
     assert (await read(jobs, "job_0000")).state is JobState.IN_PROGRESS
+
+
+async def test_the_queue_of_a_removed_model_is_known_until_nobody_is_in_it(
+    jobs: Jobs, fleet_client: FleetClient
+) -> None:
+    """`demand` names it: so a leader finds what waits there, whenever it came."""
+    leader = Leader(fleet_client, "controller-1")
+    await leader.campaign()
+    queue, registry = Queue(fleet_client), Registry(fleet_client)
+
+    async def known() -> bool:
+        return "m" in (await registry.snapshot()).demand_ms
+
+    await submit(jobs, "job_1")
+    await submit(jobs, "job_2")
+    lease = await run_next(fleet_client)
+    await Publisher(fleet_client, leader).catalogue([])
+    assert await known(), "the leader may end here"
+    await queue.fail_all("m", "model_removed", "it is gone", None, *leader.claim(), jobs="fail")
+    assert not await known()
+    assert await jobs.requeue("job_1", BOOT, lease.attempt, spent=False, reason="the replica drains")
+    assert await known()
+    await queue.fail_all("m", "model_removed", "it is gone", None, *leader.claim(), jobs="fail")
+    assert not await known()
+    assert (await read(jobs, "job_1")).error_code == "model_removed"
+
+
+async def test_a_ticket_that_comes_back_makes_its_queue_known(fleet_client: FleetClient) -> None:
+    leader = Leader(fleet_client, "controller-1")
+    await leader.campaign()
+    queue = Queue(fleet_client)
+    await enqueue(queue, "t1")
+    (grant,) = (await claim(queue)).grants
+    await queue.fail_all("m", "model_removed", "it is gone", None, *leader.claim(), jobs="fail")
+    assert await queue.decline("t1", grant.grant)
+    assert "m" in (await Registry(fleet_client).snapshot()).demand_ms
+
+
+async def test_a_queue_is_not_forgotten_while_somebody_is_in_it_nor_by_who_no_longer_leads(
+    jobs: Jobs, fleet_client: FleetClient
+) -> None:
+    owner, term = await leading(fleet_client)
+    keys = fleet_client.keys
+    names_ = [keys.leader, keys.demand, keys.since("m"), keys.jobs_since("m")]
+    await submit(jobs, "job_1")
+    assert await fleet_client.scripts.run("forget_queue", names_, [owner, term, "m"]) == 0
+    await jobs.cancel("job_1", "A")
+    await enqueue(Queue(fleet_client), "t1")
+    assert await fleet_client.scripts.run("forget_queue", names_, [owner, term, "m"]) == 0
+    assert await fleet_client.scripts.run("forget_queue", names_, [owner, term - 1, "m"]) == -1
+    assert await fleet_client.call("HEXISTS", keys.demand, "m")
 
 
 async def test_only_the_leader_in_its_term_ends_jobs(jobs: Jobs, fleet_client: FleetClient) -> None:

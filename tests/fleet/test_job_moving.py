@@ -7,10 +7,15 @@ import asyncio
 import pytest
 import pytest_asyncio
 
-from fleet import FleetClient, InChain, Jobs, Leader, LostLeadership, Queue
+from fleet import FleetClient, InChain, Jobs, Leader, LostLeadership, Publisher, Queue, Reaped
+from fleet.jobs.ends import return_lost
+from fleet.jobs.moving import move
 from rewarm.fallback import Chain, Outlook, Switch, decide
 from rewarm.fallback import Failed as ModelFailed
 from rewarm.jobs import JobState
+from rewarm.messages import CatalogueEntry, ModelPolicy
+from tests.fleet.helpers import advance
+from tests.fleet.helpers import spec as replica_spec
 from tests.fleet.job_helpers import BOOT, claim_jobs, done, names, read, run_next, submit
 
 pytestmark = [pytest.mark.redis, pytest.mark.asyncio]
@@ -133,6 +138,79 @@ async def test_the_worker_that_holds_it_passes_it_on_with_new_attempts(fleet_cli
     assert (job.state, job.model, job.spent, job.fallback) == (JobState.QUEUED, "b", 0, "worker_died")
     assert not await jobs.finish("j", BOOT, lease.attempt, done(), b"late")  # its lease is over
     assert await fleet_client.call("ZCARD", fleet_client.keys.lease) == 0
+
+
+def entry(model: str) -> CatalogueEntry:
+    return CatalogueEntry(model=model, aliases=(), spec=replica_spec(model), spec_hash="h", policy=ModelPolicy())
+
+
+async def published(client: FleetClient, *models: str) -> None:
+    leader = Leader(client, "controller-1")
+    await leader.campaign()
+    await Publisher(client, leader).catalogue([entry(model) for model in models])
+
+
+async def lose(client: FleetClient) -> Reaped:
+    """The worker is killed; its leases run out while everybody else lives."""
+    await advance(client, 16)
+    return await Queue(client).reap()
+
+
+async def test_one_whose_last_attempt_was_lost_with_its_worker_goes_on_to_the_next_model_there_is(
+    fleet_client: FleetClient, jobs: Jobs
+) -> None:
+    await published(fleet_client, "m", "c")
+    await submit(jobs, "j", fallback=("removed", "c"), max_attempts=2)
+    await run_next(fleet_client)
+    assert (await lose(fleet_client)).jobs_returned == 1
+    job = await read(jobs, "j")
+    assert (job.model, job.spent) == ("m", 1), "it has another attempt there"
+    lease = await run_next(fleet_client)
+    assert (await lose(fleet_client)).jobs_returned == 1
+    job = await read(jobs, "j")
+    assert (job.state, job.model, job.spent, job.fallback) == (JobState.QUEUED, "c", 0, "job_attempts_exhausted")
+    assert not await jobs.finish("j", BOOT, lease.attempt, done(), b"late")
+    assert await fleet_client.call("ZCARD", fleet_client.keys.lease) == 0
+
+
+async def test_at_the_end_of_its_chain_it_has_failed(fleet_client: FleetClient, jobs: Jobs) -> None:
+    await published(fleet_client, "m")
+    await submit(jobs, "j", fallback=("removed",), max_attempts=1)
+    await run_next(fleet_client)
+    assert (await lose(fleet_client)).jobs_ended == 1
+    job = await read(jobs, "j")
+    assert (job.state, job.error_code) == (JobState.FAILED, "job_attempts_exhausted")
+
+
+async def test_one_that_was_to_be_cancelled_goes_nowhere(fleet_client: FleetClient, jobs: Jobs) -> None:
+    await published(fleet_client, "m", "b")
+    await submit(jobs, "j", fallback=("b",), max_attempts=1)
+    await run_next(fleet_client)
+    await jobs.cancel("j", "A")
+    await lose(fleet_client)
+    assert (await read(jobs, "j")).state is JobState.CANCELLED
+
+
+async def test_nobody_takes_it_from_a_worker_that_holds_it_or_could_not_renew(
+    fleet_client: FleetClient, jobs: Jobs
+) -> None:
+    await published(fleet_client, "m", "b")
+    await submit(jobs, "j", fallback=("b",), max_attempts=1)
+    await run_next(fleet_client)
+    assert await return_lost(fleet_client, ["j"]) == (0, 0)
+    fleet_client.scripts.clock_offset_ms += 16_000  # Redis was out of reach for all
+    assert await return_lost(fleet_client, ["j"]) == (0, 0)
+    assert (await read(jobs, "j")).state is JobState.IN_PROGRESS
+
+
+async def test_one_with_attempts_left_stays_with_its_model(fleet_client: FleetClient, jobs: Jobs) -> None:
+    """Somebody looked when it had none, and comes late."""
+    await submit(jobs, "j", fallback=("b",), max_attempts=2)
+    seen = await in_chain(jobs)
+    await run_next(fleet_client)
+    await advance(fleet_client, 16)
+    assert not await move(fleet_client, seen, after(seen.chain), "x")
+    assert (await read(jobs, "j")).model == "m"
 
 
 async def test_its_second_run_goes_back_to_where_it_was_moved(fleet_client: FleetClient, jobs: Jobs) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fleet import FleetClient, Leader, Publisher, Queue, Receipts, Registry
+from fleet import FleetClient, Leader, LostLeadership, Publisher, Queue, Receipts, Registry
 from rewarm.messages import (
     CatalogueEntry,
     DeviceReport,
@@ -91,6 +91,24 @@ async def test_the_wants_of_a_dead_worker_stay_in_view_until_the_leader_removes_
     assert (view.workers, view.wants) == ({}, {"w": {"r": wanted}})
     await publisher.unwant("w", "r")
     assert (await registry.snapshot()).wants == {}
+
+
+@pytest.mark.asyncio
+async def test_which_run_of_a_worker_takes_nothing_new_outlives_its_leader(fleet_client: FleetClient) -> None:
+    leader = Leader(fleet_client, "one")
+    await leader.campaign()
+    publisher, registry = Publisher(fleet_client, leader), Registry(fleet_client)
+    await publisher.cordon("w1", "boot-1")
+    await publisher.cordon("w2", "boot-9")
+    await leader.resign()
+    assert (await registry.snapshot()).cordons == {"w1": "boot-1", "w2": "boot-9"}
+    with pytest.raises(LostLeadership):
+        await publisher.uncordon("w1")
+    await leader.campaign()
+    await publisher.uncordon("w1")
+    await publisher.uncordon("w2")
+    assert (await registry.snapshot()).cordons == {}
+    assert not await fleet_client.call("EXISTS", fleet_client.keys.cordons)
 
 
 async def _want_of(client: FleetClient, boot: str) -> Publisher:

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from fleet import chain_of
-from rewarm.errors import JobAttemptsExhausted, JobResultTooLarge, QueueUnavailable
-from rewarm.fallback import Failed, Outlook, Switch, decide
+from rewarm.errors import JobResultTooLarge, QueueUnavailable
+from rewarm.fallback import after_last_attempt
 from rewarm.jobs import JobLease
 from rewarm.splice import splice_model
 from rewarm.upstream import UpstreamPool
@@ -268,8 +268,10 @@ class Run:
         if lease.spent < lease.spec.max_attempts:
             return False
         chain = chain_of(lease.spec, lease.chain, lease.created_ms)
-        step = decide(chain, Failed(JobAttemptsExhausted.code), 0.0, lambda link: Outlook(0.0))
-        if not isinstance(step, Switch):
+        if not chain.links:
+            return False
+        step = after_last_attempt(chain, await self._steadily(lambda: self._store.models(chain.links)))
+        if step is None:
             return False
         done = await self._steadily(lambda: self._store.pass_on(lease, self._boot, step.chain, step.reason))
         _log.info(

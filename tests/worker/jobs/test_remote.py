@@ -109,6 +109,14 @@ async def test_after_its_last_attempt_a_job_goes_on_to_its_fallback(jobs: JobRig
     assert len(api.requests) == 1
 
 
+async def test_a_link_of_its_chain_that_was_removed_meanwhile_is_passed_over(jobs: JobRig, api: UpstreamApi) -> None:
+    api.answer = half_a_stream
+    await jobs.rig.ready("m-1")
+    await send(jobs, "j", max_attempts=1, fallback=("removed", "m"))
+    job = await jobs.ended("j")
+    assert (job.state, job.model) == (JobState.COMPLETED, "m")
+
+
 async def test_a_cancel_reaches_the_upstream(jobs: JobRig, api: UpstreamApi) -> None:
     async def never(request: web.Request, body: dict[str, object]) -> web.StreamResponse:
         await asyncio.Event().wait()
