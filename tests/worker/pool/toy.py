@@ -2,8 +2,8 @@
 
 Files in the folder ``TOY`` (environment) say what goes wrong: ``load-fails``, ``load-hangs``, ``fork-hangs``,
 ``fork-dies``; ``fork-fails`` with the text ``first`` or ``second``: which of the two forks. A model's ``args`` say what
-its preparation does: ``broken``, ``thread``, ``hang``, ``exit``; with ``in parts`` building the whole engine fails, with
-``unfit`` it is not tried. The host of a replica writes ``REPLICA.json`` and waits to be stopped.
+its preparation does: ``broken``, ``thread``, ``hang``, ``exit``; with ``in parts`` building the whole engine fails,
+with ``unfit`` it is not tried. The host of a replica writes ``REPLICA.json`` and waits to be stopped.
 """
 
 from __future__ import annotations
