@@ -156,17 +156,17 @@ class Operators:
         except msgspec.DecodeError as error:
             raise InvalidJson(f"the body is not JSON: {error}") from error
         target = self._target(command)
-        if command.kind == "sleep" and (why := self._keeps_up(target)):
+        if command.kind == "sleep" and (why := await self._keeps_up(target)):
             raise CommandRefused(f"{target!r} does not go to sleep: {why}")
         await self._commands.send(command.kind, target)
         _log.info("command kind=%s target=%s", command.kind, target)
         return {"accepted": True, "kind": command.kind, "target": target}
 
-    def _keeps_up(self, model: str) -> str:
-        """Why the leader would not put it to sleep, by what this gateway sees; '' where it would."""
-        fleet = self._view.fleet
-        waiting = fleet.waiting.get(model, Waiting())
-        if least := fleet.catalogue[model].policy.min_replicas:
+    async def _keeps_up(self, model: str) -> str:
+        """Why the leader would not put it to sleep; '' where it would."""
+        await self._view.refresh()  # what was read a second ago may have been served since
+        entry, waiting = self._view.entry(model), self._view.fleet.waiting.get(model, Waiting())
+        if entry is not None and (least := entry.policy.min_replicas):
             return f"its min_replicas is {least}"
         if waiting.jobs:
             return f"{_counted(waiting.jobs, 'job')} for it and would wake it again"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleet import Jobs, Waiting
+from fleet import Jobs
 from tests.fleet.job_helpers import submit
 from tests.gateway.world import CONFIG, Reply, World, chat, config, until
 
@@ -18,8 +18,8 @@ async def sleep(world: World, model: str = "m") -> Reply:
     return await world.post({"kind": "sleep", "target": model}, path="/rewarm/v1/commands")
 
 
-def seen(world: World) -> Waiting:
-    return world.gateways[0].view.fleet.waiting.get("m", Waiting())
+async def waiting(world: World, count: int) -> bool:
+    return (await world.queue.waiting(["m"]))["m"].count == count
 
 
 def refused(answer: Reply) -> str:
@@ -35,7 +35,7 @@ async def test_a_model_does_not_go_to_sleep_while_requests_wait(world: World) ->
     assert (await sleep(world)).status == 202, "nobody waits: the load is cancelled"
     async with asyncio.TaskGroup() as group:
         held = [group.create_task(world.post(chat())) for _ in range(2)]
-        await until(lambda: seen(world).count == 2, "both are seen")
+        await until(lambda: waiting(world, 2), "both wait")
         assert "2 requests wait for it" in refused(await sleep(world, "alias"))
         assert await world.client.call("LLEN", world.client.keys.commands) == 1, "the leader does not hear of it"
         await world.ready("m")
@@ -46,7 +46,6 @@ async def test_a_model_does_not_go_to_sleep_while_requests_wait(world: World) ->
 
 async def test_a_model_does_not_go_to_sleep_while_a_job_waits(world: World) -> None:
     await submit(Jobs(world.client), "j")
-    await until(lambda: seen(world).jobs == 1, "it is seen")
     assert "1 job waits for it" in refused(await sleep(world))
 
 
