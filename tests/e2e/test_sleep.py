@@ -17,6 +17,7 @@ from snapshots import Flavour, Reference, SnapshotNotFound, Store
 from tests.e2e.pools import at_zero, filled, phases
 from tests.e2e.real import vllm
 from tests.e2e.stack import Process, Stack, chat, post, stream, text_of, until
+from tests.e2e.test_jobs_progress import get
 
 pytestmark = [pytest.mark.vllm, pytest.mark.redis, pytest.mark.timeout(500), pytest.mark.asyncio]
 
@@ -100,6 +101,9 @@ async def test_it_sleeps_and_wakes(tmp_path: Path, smollm2: Path) -> None:
         assert again["tier"] == "asleep"
         assert again["keep_alive_s"] == 0
         assert again["ready_at_ms"] > replica["ready_at_ms"]
+        receipt = (await get(serve.url, f"/v1/requests/{headers['x-request-id']}"))[1]
+        assert (receipt["tier"], receipt["wake"]["ready_at_ms"]) == ("asleep", again["ready_at_ms"])
+        assert [timing["phase"] for timing in receipt["timings"]] == ["restoring"]
 
         # `rewarm wake`, and one that stays.
         await stack.command(serve, "wake", "small")
