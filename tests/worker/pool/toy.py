@@ -2,8 +2,8 @@
 
 Files in the folder ``TOY`` (environment) say what goes wrong: ``load-fails``, ``load-hangs``, ``fork-hangs``,
 ``fork-dies``; ``fork-fails`` with the text ``first`` or ``second``: which of the two forks. A model's ``args`` say what
-its preparation does: ``broken``, ``thread``, ``hang``, ``exit``. The host of a replica writes ``REPLICA.json`` and
-waits to be stopped.
+its preparation does: ``in parts``, ``lost once``, ``broken``, ``thread``, ``hang``, ``exit``. The host of a replica
+writes ``REPLICA.json`` and waits to be stopped.
 """
 
 from __future__ import annotations
@@ -76,6 +76,9 @@ class Toy:
         match host.spec.args:
             case ("in parts",) if whole:
                 raise RuntimeError("this one needs threads of its own")
+            case ("lost once",) if whole and not (folder() / "lost").exists():
+                (folder() / "lost").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
             case ("broken",):
                 raise ValueError("config.json: no architecture")
             case ("thread",):
