@@ -1,6 +1,6 @@
 """What a pool does next: a pure function of what there is. One step at a time, the most useful first.
 
-    nothing → the zygote imports → a process ready for any model → each model prepared → processes ready for each
+    nothing → the zygote imports → each model prepared → processes ready for each and for any → better preparations
 
 Nothing is made while an engine loads: its start is what the pool is for, and it needs the processor now.
 """
@@ -27,12 +27,14 @@ class Goal:
 @dataclass(frozen=True, slots=True)
 class State:
     """``registered``: keys, the most recently used first. ``prepared``: key → processes that are ready for it; ANY is
-    among them when the zygote is. ``refused``: keys whose preparation failed. ``retry_at``: no zygote before that;
+    among them when the zygote is. ``refused``: keys whose preparation failed. ``again``: those that were prepared with
+    less, because what is better was lost, and by now may be tried again. ``retry_at``: no zygote before that;
     ``fork_at``: no other process."""
 
     registered: Sequence[str]
     prepared: Mapping[str, int] = field(default_factory=dict)
     refused: frozenset[str] = frozenset()
+    again: frozenset[str] = frozenset()
     outdated: bool = False  # other versions are installed now
     loading: bool = False
     over_limit: bool = False  # takes more memory than it may
@@ -47,6 +49,8 @@ class Import:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
+    """What is prepared for ``key`` already stays until it is done."""
+
     key: str
 
 
@@ -93,6 +97,9 @@ def next_step(state: State, goal: Goal, now: float) -> Step | None:
     for key in (*kept, ANY):
         if state.prepared[key] < goal.ready:
             return Ready(key)
+    for key in kept:
+        if key in state.again:
+            return Prepare(key)
     return None
 
 

@@ -32,7 +32,8 @@ VERSIONS_EVERY_S = 30.0
 _EVERY_S = 1.0
 _FIRST_PAUSE_S = 2.0
 _LONGEST_PAUSE_S = 300.0
-_AGAIN_S = 15.0  # until a model whose process was lost is prepared anew
+_AGAIN_S = 15.0  # until a model whose process was lost is prepared anew, the first time
+_LONGEST_AGAIN_S = 1800.0  # one that hangs keeps all others waiting for PREPARE_WITHIN_S each time
 _NEEDED = "its memory was needed for an engine"
 _log = logging.getLogger("rewarm.worker.pool")
 
@@ -72,6 +73,8 @@ class Pool:
         self._off = "switched off" if config.enabled == "off" else self._kind.unusable()
         self._shelves: dict[str, Shelf] = {}
         self._models = Registrations()
+        self._losses: dict[str, Pause] = {}  # key → of a process that is prepared for it
+        self._whole_at: dict[str, float] = {}  # key → when its engine, now in parts, is built ahead again
         self._versions: dict[str, str] = {}
         self._versions_at = 0.0
         self._retry_at = 0.0
@@ -124,6 +127,8 @@ class Pool:
         self._models.unregistered = told
         if self._models.replace(wanted, self._kind):
             self._goal = self._whole_goal  # others may take less
+            self._losses = {name: pause for name, pause in self._losses.items() if name in self._models.known}
+            self._whole_at = {name: at for name, at in self._whole_at.items() if name in self._models.known}
             self._look.set()
 
     async def start(self, host: HostFile, host_path: str, environment: Mapping[str, str], log: int) -> Member:
@@ -230,12 +235,18 @@ class Pool:
             registered=() if self._off else tuple(self._models.known),
             prepared=self._ready_by_key(),
             refused=self._models.refused(now),
+            again=self._again(),
             outdated=outdated,
             loading=self._loading(),
             over_limit=self.memory_bytes > self._around.config.pool.memory,
             retry_at=self._retry_at,
             fork_at=self._short.until,
         )
+
+    def _again(self) -> frozenset[str]:
+        """Models in parts whose engine may be built as a whole by now."""
+        now = self._around.monotonic()
+        return frozenset(name for name in self._models.in_parts if now >= self._whole_at.get(name, math.inf))
 
     async def _do(self, step: Import | Prepare | Ready | Retire) -> None:
         match step:
@@ -323,24 +334,35 @@ class Pool:
         member = await self._fork(ANY)
         if member is None:
             return
-        whole = self._around.config.pool.build_ahead != "off" and name not in self._models.in_parts
+        not_yet = self._models.in_parts.keys() - self._again()
+        whole = self._around.config.pool.build_ahead != "off" and name not in not_yet
         try:
             in_parts = await self._make.prepare(member, name, host, whole=whole)
         except Shortage as shortage:
             self._stand_back(shortage)
             return
         except (Lost, Refusal) as error:
+            again_s = math.inf if isinstance(error, Refusal) else self._lost(name)  # its files are what they are
+            again_at = self._around.monotonic() + again_s
             if whole:
                 self._models.in_parts[name] = str(error)  # at once again, with less
-                _log.warning("event=not-built-ahead model=%s error=%s", host.spec.model, error)
+                self._whole_at[name] = again_at
+                _log.warning("event=not-built-ahead model=%s again_in_s=%.0f error=%s", host.spec.model, again_s, error)
                 return
-            again_s = math.inf if isinstance(error, Refusal) else _AGAIN_S  # its files are what they are
-            self._models.refuse(name, str(error), self._around.monotonic() + again_s)
-            _log.error("event=not-prepared model=%s error=%s", host.spec.model, error)
+            self._models.refuse(name, str(error), again_at)
+            _log.error("event=not-prepared model=%s again_in_s=%.0f error=%s", host.spec.model, again_s, error)
             return
         if in_parts:
             self._models.in_parts[name] = in_parts
+            self._whole_at.pop(name, None)
+        elif whole:
+            self._whole_at.pop(name, None)
+            if self._models.in_parts.pop(name, None):
+                self._models.unprove(name)  # those that proved it were none of these
+        before = self._shelves.get(name)
         self._shelves[name] = Shelf(member)
+        if before is not None:
+            await end_all(before.members)
         await self.measure()
 
     async def _ready(self, name: str) -> None:
@@ -389,8 +411,13 @@ class Pool:
         if name == ANY:
             self._failed(f"the zygote {why}")
         else:
-            self._models.refuse(name, why, self._around.monotonic() + _AGAIN_S)
+            self._models.refuse(name, why, self._around.monotonic() + self._lost(name))
         await end_all(shelf.members)
+
+    def _lost(self, name: str) -> float:
+        """Seconds until something is prepared for it again."""
+        pause = self._losses.setdefault(name, Pause(_AGAIN_S, _LONGEST_AGAIN_S))
+        return pause.failed(self._around.monotonic())
 
     def _failed(self, why: str, state: str = "failed") -> None:
         self._state, self._why = state, why

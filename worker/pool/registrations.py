@@ -57,6 +57,10 @@ class Registrations:
         if name in self.known and weights:
             self._proven.setdefault(name, set()).add(weights)
 
+    def unprove(self, name: str) -> None:
+        """Its engines are prepared otherwise from now on."""
+        self._proven.pop(name, None)
+
     def proven(self, host: HostFile) -> tuple[str, ...]:
         return tuple(sorted(self._proven.get(key_of(host), ())))
 

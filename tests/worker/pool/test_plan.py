@@ -35,6 +35,12 @@ def test_after_a_failure_it_waits() -> None:
     assert next_step(State(["a"], retry_at=5.0), GOAL, 5.0) == Import()
 
 
+def test_what_was_prepared_with_less_is_prepared_again_once_there_is_nothing_else_to_do() -> None:
+    assert next_step(State(["a", "b"], {ANY: 1, "a": 1, "b": 0}, again=frozenset("a")), GOAL, 0) == Ready("b")
+    assert next_step(State(["a", "b"], {ANY: 1, "a": 1, "b": 1}, again=frozenset("a")), GOAL, 0) == Prepare("a")
+    assert next_step(State(["a"], {ANY: 1, "a": 1}, again=frozenset("a"), loading=True), GOAL, 0) is None
+
+
 def test_while_no_process_can_be_made_what_there_is_stays_as_it_is() -> None:
     assert next_step(State(["a"], {ANY: 0}, fork_at=5.0), GOAL, 4.9) is None
     assert next_step(State(["a"], {ANY: 0}, fork_at=5.0), GOAL, 5.0) == Prepare("a")

@@ -133,6 +133,48 @@ async def test_an_engine_that_cannot_be_built_ahead_is_prepared_in_parts(toy: Pa
         assert (await rig.said())["prepared"] == "for m"
 
 
+async def test_an_engine_that_was_lost_while_it_was_built_ahead_is_built_again_after_a_while(toy: Path) -> None:
+    passed_s = 0.0
+    async with pooled(toy, spec("m", "lost once"), build_ahead="auto") as rig:
+        rig.around.monotonic = lambda: time.monotonic() + passed_s
+        await rig.filled()
+        in_parts = rig.pool._shelves[key(rig.hosts["m"])]
+        assert (rig.of("m").state, rig.of("m").reason[-5:]) == ("ready", "ended")
+        rig.pool.proved(rig.hosts["m"], "packed m@packed-1")
+        await looked(rig)
+        assert rig.pool._shelves[key(rig.hosts["m"])] is in_parts
+        passed_s += 15
+        await until(lambda: not rig.of("m").reason, "it is built as a whole")
+        await rig.filled()
+        assert in_parts.source.returncode == -signal.SIGKILL, "what it replaced is gone"
+        assert len(rig.processes()) == 4
+        await rig.start("m")
+        said = await rig.said()
+        assert (said["prepared"], said["proven"]) == ("for m", []), "what was proved was proved of the other"
+
+
+async def test_an_engine_that_cannot_be_built_ahead_is_not_tried_again(
+    toy: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with pooled(toy, spec("m", "in parts"), build_ahead="auto") as rig:
+        await rig.filled()
+        rig.around.monotonic = lambda: time.monotonic() + 1e6
+        await looked(rig)
+        assert caplog.text.count("event=not-built-ahead") == 1
+
+
+async def test_a_registration_that_dies_each_time_is_tried_ever_more_slowly(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("worker.pool.pool._EVERY_S", 0.02)
+    passed_s = 0.0
+    async with pooled(toy, spec("bad", "exit"), build_ahead="off") as rig:
+        rig.around.monotonic = lambda: time.monotonic() + passed_s
+        for again_in_s in (15, 30, 60, 120):
+            await logged(caplog, f"event=not-prepared model=bad again_in_s={again_in_s} ")
+            passed_s += again_in_s
+
+
 async def test_without_building_ahead_nothing_of_it_is_tried(toy: Path) -> None:
     async with pooled(toy, spec("m", "in parts"), build_ahead="off") as rig:
         await rig.filled()

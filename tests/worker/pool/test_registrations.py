@@ -104,6 +104,14 @@ def test_other_versions_void_what_was_learnt_with_the_old_ones() -> None:
     assert (told.state, told.reason) == ("ready", "")
 
 
+def test_a_proof_is_of_one_preparation() -> None:
+    models = registered(host("a"), host("b"))
+    models.prove(host("a"), "packed a@1")
+    models.prove(host("b"), "packed b@1")
+    models.unprove(key(host("a")))
+    assert (models.proven(host("a")), models.proven(host("b"))) == ((), ("packed b@1",))
+
+
 @pytest.mark.parametrize(("fields", "state"), [({}, "waiting"), ({"env": {"A": "1"}}, "unsuitable")])
 def test_each_model_is_told_with_its_state(fields: dict[str, object], state: str) -> None:
     (told,) = registered(host("a", **fields)).reports({})

@@ -3,7 +3,8 @@
 Files in the folder ``TOY`` (environment) say what goes wrong: ``load-fails``, ``load-hangs``, ``fork-hangs``,
 ``fork-dies``; ``fork-fails`` with the text ``first`` or ``second``: which of the two forks. A model's ``args`` say what
 its preparation does: ``broken``, ``thread``, ``hang``, ``exit``; with ``in parts`` building the whole engine fails,
-with ``unfit`` it is not tried. The host of a replica writes ``REPLICA.json`` and waits to be stopped.
+with ``lost once`` it dies of it the first time, with ``unfit`` it is not tried. The host of a replica writes
+``REPLICA.json`` and waits to be stopped.
 """
 
 from __future__ import annotations
@@ -79,6 +80,9 @@ class Toy:
                 raise RuntimeError("this one needs threads of its own")
             case ("unfit",) if whole:
                 return f"for {host.spec.model}", "its snapshot was made on another CPU"
+            case ("lost once",) if whole and not (folder() / "lost").exists():
+                (folder() / "lost").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
             case ("broken",):
                 raise ValueError("config.json: no architecture")
             case ("thread",):
