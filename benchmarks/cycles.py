@@ -4,7 +4,8 @@
 
 One `rewarm serve` with three models of a real vLLM, in turn. Every answer has to be the one that the model gave first.
 Told are how far off the time to go was half-way through the wakes, the memory of the agent, of the zygote and of all
-that the pool holds ready (PSS: what they share, divided by who shares it), the agent's descriptors, and what is left of
+that the pool holds ready (PSS: what they share, divided by who shares it; without pages of files, of which a share
+comes and goes with any other program that maps the same libraries), the agent's descriptors, and what is left of
 processes and files when the last model is at zero.
 """
 
@@ -25,7 +26,6 @@ from benchmarks._processes import ROOT
 from benchmarks._stats import median
 from benchmarks._wakes import Serve, serving
 from benchmarks.cold_start import best_dtype
-from worker.procs import pss_bytes
 
 MODELS = ("one", "two", "three")
 CYCLES_BEFORE = 2  # of each model, until nothing is new: snapshots, preparations, first allocations
@@ -53,16 +53,25 @@ def held(serve: Serve, folder: Path, cycle: int) -> Held:
     agent = next(p for p in psutil.Process(serve.program.pid).children() if "worker" in p.cmdline())
     pool: list[int] = []
     while not pool or not all(pool):  # one that ended meanwhile has none
-        pool = [pss_bytes(process.pid) for process in agent.children(recursive=True)]
+        pool = [_pss(process.pid) for process in agent.children(recursive=True)]
     return Held(
         cycle,
-        pss_bytes(agent.pid),
-        sum(pss_bytes(report["pid"]) for report in serve.pools()),
+        _pss(agent.pid),
+        sum(_pss(report["pid"]) for report in serve.pools()),
         sum(pool),
         len(pool),
         agent.num_fds(),
         tuple(_files(folder)),
     )
+
+
+def _pss(pid: int) -> int:
+    """Bytes; 0 of a process that has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
 
 
 def _files(folder: Path) -> list[str]:

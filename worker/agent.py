@@ -21,6 +21,7 @@ from rewarm.states import FailureReason
 from worker import containment, lifecycle
 from worker.enginelog import rotate
 from worker.granter import Granter
+from worker.heap import give_back_unused
 from worker.jobs import JobRunner, RemoteJobs
 from worker.place import PlaceServer
 from worker.pool.keeping import Pools
@@ -280,6 +281,7 @@ class Agent:
             self._granters.pop(replica.id, None)
             self._lives.pop(replica.id, None)
             self._look.set()
+            give_back_unused()  # its load, and looking at what is left of it, took most of what is free now
 
     async def _grants(self, replica: Replica, granter: Granter) -> None:
         await self._telling.ready(replica.id)

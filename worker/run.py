@@ -20,13 +20,13 @@ from rewarm.tracing import tracing_of
 from rewarm.upstream import UpstreamPool
 from worker import containment
 from worker.agent import Agent
-from worker.arenas import share_one_heap
 from worker.devices.adding_up import asked_of, problems
 from worker.devices.device import devices_of
 from worker.devices.ledgers import Ledgers
 from worker.devices.lock import DeviceLock, default_lock_path
 from worker.devices.nvml import Nvml, SystemNvml
 from worker.devices.watch import DeviceWatch
+from worker.heap import share_one_heap
 from worker.launch import sweep_files
 from worker.leftovers import stop_elsewhere
 from worker.limits.cgroups import find_groups

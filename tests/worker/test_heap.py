@@ -1,4 +1,4 @@
-"""The agent's threads share one heap."""
+"""The agent's heap: shared by its threads, and given back where nothing is in it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import re, sys, threading
-from worker.arenas import share_one_heap
+from worker.heap import share_one_heap
 
 if sys.argv[1] == "shared":
     share_one_heap()
@@ -42,3 +42,22 @@ def arenas(how: str) -> int:
 def test_threads_have_no_heap_of_their_own() -> None:
     assert arenas("shared") == 0
     assert arenas("own") > 0, "what it would be like otherwise, or this test sees nothing"
+
+
+BUSY = """
+from worker.heap import give_back_unused
+from worker.procs import own_bytes
+import os
+
+moment = [bytearray(2_000) for _ in range(20_000)]  # too small for a mapping of its own each
+stays = bytearray(2_000)  # after them: the heap's end cannot be given back
+del moment
+before = own_bytes(os.getpid())
+give_back_unused()
+print(before - own_bytes(os.getpid()))
+"""
+
+
+def test_what_a_busy_moment_took_goes_back_although_something_small_lies_behind_it() -> None:
+    told = subprocess.run([sys.executable, "-c", BUSY], capture_output=True, check=True, text=True).stdout
+    assert int(told) > 30_000_000
