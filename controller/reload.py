@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from controller import ahead
 from controller.actions import ForgetStatus, PublishCatalogue
 from controller.placement import place
 from controller.round import Round
@@ -26,7 +27,10 @@ def configure(round_: Round, entries: Mapping[str, CatalogueEntry]) -> None:
     reason = "; ".join(parts) or "nothing changed"
     round_.actions.append(PublishCatalogue(dict(entries), reason))
     for name in changed:
-        if before[name].spec_hash != entries[name].spec_hash and name in round_.view.statuses:
+        if before[name].spec_hash == entries[name].spec_hash:
+            continue
+        ahead.forgive(round_, name)
+        if name in round_.view.statuses:
             round_.actions.append(ForgetStatus(name, "it has a new specification"))
 
 
