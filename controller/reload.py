@@ -82,7 +82,8 @@ def roll(round_: Round, entry: CatalogueEntry, old: list[Replica], *, blocked: b
 
 def _make_way(round_: Round, entry: CatalogueEntry, replica: Replica, why: str) -> None:
     round_.stop(replica, StopReason.REPLACED, why)
-    round_.owe(entry.model, Pending(round_.now_ms, "the specification changed"))
+    if not replica.ahead:  # which takes what room there is, and has nobody leave
+        round_.owe(entry.model, Pending(round_.now_ms, "the specification changed"))
 
 
 def _least_useful(replica: Replica) -> tuple[bool, int, str]:
