@@ -86,7 +86,8 @@ def _failed(round_: Round, canary: Canary, status: ModelStatus) -> None:
 
 def _let_go(round_: Round, entry: CatalogueEntry, canary: Canary) -> None:
     asked_ms = round_.view.demand_ms.get(entry.model, 0)
-    if asked_ms >= canary.at_ms or round_.waiting(entry.model) or entry.policy.min_replicas:
+    kept = entry.policy.min_replicas or entry.policy.min_asleep
+    if asked_ms >= canary.at_ms or round_.waiting(entry.model) or kept:
         return
     for replica in round_.serving(entry.model):
         if replica.ready and not replica.busy:

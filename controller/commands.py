@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller import growth
+from controller import ahead, growth
 from controller.actions import ForgetStatus
 from controller.events import Operator
 from controller.round import Round
@@ -54,6 +54,7 @@ def _sleep(round_: Round, entry: CatalogueEntry) -> None:
         if replica.can_sleep and replica.report is not None and replica.report.ready_at_ms:
             round_.rest(replica, entry.policy, StopReason.SLEEP, "an operator puts it to sleep", if_idle=False)
         else:
+            ahead.in_vain(round_, entry)
             round_.stop(replica, StopReason.SLEEP, "an operator puts it to sleep")
     round_.owe(model, None)
     round_.answered(model)

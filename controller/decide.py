@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from controller import canary, commands, reload, resting, settle
+from controller import ahead, canary, commands, reload, resting, settle
 from controller.actions import Action
 from controller.events import Configured, Elected, Event, Operator, RedisBack, RedisLost
 from controller.growth import grow
@@ -80,6 +80,8 @@ def decide(state: ControllerState, event: Event, now_ms: int) -> Decision:
             round_.heed(replica)
     for entry in sorted(here, key=lambda one: one.model):
         shrink(round_, entry)
+    for entry in sorted(here, key=lambda one: rank(round_, one)):
+        ahead.load(round_, entry, failing=_failing(round_, entry))
     canary.look(round_)
     round_.publish_explanations()
     return Decision(tuple(round_.actions), replace(state, memory=_left_behind(round_)), absent)
@@ -88,6 +90,7 @@ def decide(state: ControllerState, event: Event, now_ms: int) -> Decision:
 def _settle(round_: Round, entry: CatalogueEntry) -> None:
     """What has happened since the last look."""
     _learn(round_, entry)
+    ahead.learn(round_, entry)
     settle.bury(round_, entry)
     settle.clear_status(round_, entry)
     settle.reconsider(round_, entry)
@@ -127,6 +130,12 @@ def _resting(round_: Round, entry: CatalogueEntry, status: ModelStatus | None) -
     if status is None or status.failure is None:
         return False
     return round_.now_ms < status.failure.at_ms + rest_ms(entry.policy, status.attempts)
+
+
+def _failing(round_: Round, entry: CatalogueEntry) -> bool:
+    status = round_.status(entry.model)
+    blocked = status is not None and round_.now_ms < status.failed_until_ms
+    return blocked or _resting(round_, entry, status)
 
 
 def _learn(round_: Round, entry: CatalogueEntry) -> None:

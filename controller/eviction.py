@@ -13,6 +13,7 @@ Who may go, in the order of the questions:
 
 What is in use drains: it takes nothing new, and what runs may end. Of those that may go, idle ones go before those in
 use, then less important ones, then the least recently used; as few as are enough. Where sleep frees enough, they sleep.
+What ``min_asleep`` keeps goes after all others that are idle; where nobody has used it yet, at once for whoever waits.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ class Resident:
     running: int = 0
     waiting: int = 0  # of the kind that ``use`` names
     keeps: str = ""  # why it never goes
+    ahead: bool = False  # loaded for `min_asleep` alone, and not used yet
+    last_resort: bool = False  # `min_asleep` keeps it: it goes after all others that are idle
     loading: bool = False
     asleep: bool = False
     sole: bool = True  # the only replica of its model on this worker
@@ -120,7 +123,7 @@ def choose(
             stays.append(answer)
     may.sort(key=_last_to_stay)
     pool: list[Leaving] = []
-    for _, tier in groupby(may, key=lambda one: _last_to_stay(one)[:2]):
+    for _, tier in groupby(may, key=lambda one: _last_to_stay(one)[:3]):
         pool += tier
         for sleep in (True, False):
             found = _smallest([_as(one, sleep, shortage) for one in pool], shortage)
@@ -144,6 +147,11 @@ def may_go(resident: Resident, asker: Asker, rules: PlacementRules, now_ms: int)
     if resident.keeps:
         return f"{name} {resident.keeps}"
     due = asker.use is not Use.NOBODY and now_ms - asker.since_ms >= rules.max_wait_ms
+    if resident.ahead and asker.use is not Use.NOBODY and not resident.asleep:
+        # Whoever asks would not have had to wait without it.
+        return Leaving(
+            resident, sleep=not resident.loading, if_idle=not resident.loading, why="nobody has asked for it"
+        )
     if resident.loading:
         if due and not resident.waiting and resident.priority >= asker.priority:
             return Leaving(resident, sleep=False, if_idle=False, why="nobody waits for its load any more")
@@ -186,10 +194,11 @@ def _turn(resident: Resident, asker: Asker, rules: PlacementRules, now_ms: int) 
     return f"{resident.model} serves those who wait for it first ({resident.waiting}), for {left} at most"
 
 
-def _last_to_stay(one: Leaving) -> tuple[bool, int, int, str]:
+def _last_to_stay(one: Leaving) -> tuple[bool, bool, int, int, str]:
     """Sorts those first that are missed least."""
     resident = one.resident
-    return (one.in_use, -resident.priority, resident.last_used_ms, resident.replica)
+    kept = resident.last_resort and not resident.ahead
+    return (one.in_use, kept, -resident.priority, resident.last_used_ms, resident.replica)
 
 
 def _as(one: Leaving, sleep: bool, shortage: Shortage) -> Leaving:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from controller import settle
+from controller import ahead, settle
 from controller.capacity import capacity, coming, stop_frees
 from controller.eviction import Leaving, Shortage, choose, words
 from controller.needs import minus, plus, ways
@@ -57,8 +57,15 @@ def grow(round_: Round, entry: CatalogueEntry, *, pinned: bool) -> None:
             return
         reason = why or f"min_replicas is {entry.policy.min_replicas}"
         attempt, not_before, deaths = (owed.attempt, owed.not_before_ms, owed.deaths) if owed is not None else (1, 0, 0)
-        starts = {"attempt": attempt, "not_before_ms": not_before, "deaths": deaths}
-        round_.start(entry, spot.worker, reason, needs=spot.needs, **starts)
+        round_.start(
+            entry,
+            spot.worker,
+            reason,
+            needs=spot.needs,
+            attempt=attempt,
+            not_before_ms=not_before,
+            deaths=deaths,
+        )
         owed = None
         round_.owe(model, None)
 
@@ -82,6 +89,8 @@ def evict(round_: Round, leaving: tuple[Leaving, ...], asker: str) -> None:
         if replica is None:
             continue
         reason = f"{asker} needs the room: {one.why}"
+        if not one.sleep:
+            ahead.yielded(round_, replica, asker)
         if one.sleep and entry is not None:
             round_.rest(replica, entry.policy, StopReason.EVICTED, reason, if_idle=one.if_idle, may_wake=False)
         else:
@@ -105,7 +114,8 @@ def _takes_room_back(round_: Round, entry: CatalogueEntry, replica: Replica) -> 
 def _make_room_for_starting(round_: Round, entry: CatalogueEntry) -> None:
     """Replicas whose agent found no room for them: their need was not known here, or what sleeps wants to wake."""
     for replica in round_.serving(entry.model):
-        if replica.report is not None and replica.report.waits_for_room and not replica.rest_wanted:
+        waits = replica.report is not None and replica.report.waits_for_room and not replica.rest_wanted
+        if waits and not replica.ahead:
             _room_here(round_, entry, replica)
 
 

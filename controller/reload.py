@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from controller import ahead
 from controller.actions import ForgetStatus, PublishCatalogue
 from controller.placement import place
 from controller.round import Round
@@ -26,7 +27,10 @@ def configure(round_: Round, entries: Mapping[str, CatalogueEntry]) -> None:
     reason = "; ".join(parts) or "nothing changed"
     round_.actions.append(PublishCatalogue(dict(entries), reason))
     for name in changed:
-        if before[name].spec_hash != entries[name].spec_hash and name in round_.view.statuses:
+        if before[name].spec_hash == entries[name].spec_hash:
+            continue
+        ahead.forgive(round_, name)
+        if name in round_.view.statuses:
             round_.actions.append(ForgetStatus(name, "it has a new specification"))
 
 
@@ -78,7 +82,8 @@ def roll(round_: Round, entry: CatalogueEntry, old: list[Replica], *, blocked: b
 
 def _make_way(round_: Round, entry: CatalogueEntry, replica: Replica, why: str) -> None:
     round_.stop(replica, StopReason.REPLACED, why)
-    round_.owe(entry.model, Pending(round_.now_ms, "the specification changed"))
+    if not replica.ahead:  # which takes what room there is, and has nobody leave
+        round_.owe(entry.model, Pending(round_.now_ms, "the specification changed"))
 
 
 def _least_useful(replica: Replica) -> tuple[bool, int, str]:

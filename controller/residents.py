@@ -56,6 +56,8 @@ def _resident(round_: Round, replica: Replica, *, sole: bool) -> Resident:
         running=replica.busy,
         waiting=waiting,
         keeps="" if entry is None else _keeps(round_, entry, replica),
+        ahead=replica.ahead,
+        last_resort=entry is not None and _kept_asleep(round_, entry, replica),
         loading=not (replica.ready or replica.asleep),
         asleep=replica.asleep,
         sole=sole,
@@ -77,8 +79,16 @@ def _keeps(round_: Round, entry: CatalogueEntry, replica: Replica) -> str:
     if entry.policy.pinned:
         return "is pinned"
     least = entry.policy.min_replicas
-    if not least:
-        return ""
-    newest_first = sorted(round_.serving(entry.model), key=lambda r: (not r.ready, r.id))
-    kept = {r.id for r in newest_first[:least]}
-    return f"is kept loaded (min_replicas is {least})" if replica.id in kept else ""
+    kept = least and replica.id in _first(round_, entry, least)
+    return f"is kept loaded (min_replicas is {least})" if kept else ""
+
+
+def _kept_asleep(round_: Round, entry: CatalogueEntry, replica: Replica) -> bool:
+    least = entry.policy.min_asleep
+    return bool(least) and replica.id in _first(round_, entry, least)
+
+
+def _first(round_: Round, entry: CatalogueEntry, many: int) -> set[str]:
+    """So many of its replicas, those that are up before the others."""
+    ready_first = sorted(round_.serving(entry.model), key=lambda r: (not r.ready, r.id))
+    return {r.id for r in ready_first[:many]}

@@ -4,7 +4,8 @@ Two clocks run from the last activity: after ``sleep_after`` a replica sleeps, w
 stops, asleep or not. A request's ``keep_alive`` replaces the first one, and the second where nothing can sleep. What
 leaves earlier because another model needs the memory is :mod:`controller.eviction`'s matter.
 
-Replicas that ``min_replicas`` keeps, and those of a ``pinned`` model, neither sleep nor stop.
+Replicas that ``min_replicas`` keeps, and those of a ``pinned`` model, neither sleep nor stop; those that ``min_asleep``
+keeps sleep, and stop only where they cannot.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from controller import ahead
 from controller.round import Round
 from controller.state import Replica, StopReason
 from rewarm.messages import CatalogueEntry, ModelPolicy
@@ -64,6 +66,7 @@ def acknowledge(round_: Round, entry: CatalogueEntry) -> None:
         elif replica.rest_wanted and replica.ready and _overtaken(replica):
             round_.keep(replica, "was used before it could sleep")
         elif replica.evicted and replica.ready and not replica.can_sleep:
+            ahead.in_vain(round_, entry)
             round_.stop(replica, StopReason.EVICTED, "it cannot sleep after all, and others need its room")
 
 

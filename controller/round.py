@@ -85,8 +85,9 @@ class Round:
         attempt: int = 1,
         not_before_ms: int = 0,
         deaths: int = 0,
+        ahead: bool = False,
     ) -> None:
-        """``needs``: the devices that it is expected on; its agent chooses."""
+        """``needs``: the devices that it is expected on; its agent chooses. ``ahead``: see :class:`Want`."""
         serial = self.memory.serial + 1
         self.memory = replace(self.memory, serial=serial)
         beat = self.view.workers.get(worker)
@@ -105,6 +106,7 @@ class Round:
             not_before_ms=not_before_ms,
             wanted_ms=self.now_ms,
             waited_for=self.waiting(entry.model) > 0,
+            ahead=ahead and not self.waiting(entry.model),
             reason=reason,
         )
         self.actions.append(Start(want, reason))
@@ -176,7 +178,8 @@ class Round:
             return
         if want.state is not ReplicaState.READY or want.waited_for is waited_for:
             return
-        want = msgspec.structs.replace(want, waited_for=waited_for, term=self.memory.term)
+        ahead = want.ahead and not waited_for
+        want = msgspec.structs.replace(want, waited_for=waited_for, ahead=ahead, term=self.memory.term)
         self.actions.append(
             Keep(want, "somebody waits for its load" if waited_for else "nobody waits for its load now")
         )

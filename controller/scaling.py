@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from controller.resting import clocks_of
+from controller import ahead
+from controller.resting import Clocks, clocks_of
 from controller.round import Round
 from controller.state import Replica, StopReason
 from rewarm.messages import CatalogueEntry, ModelPolicy
@@ -55,7 +56,8 @@ def demanded(round_: Round, entry: CatalogueEntry) -> str:
 
 
 def shrink(round_: Round, entry: CatalogueEntry) -> None:
-    """Put to sleep or stop what is idle or spare. Never what loads or runs a request, never below ``min_replicas``."""
+    """Put to sleep or stop what is idle or spare. Never what loads or runs a request, never below ``min_replicas``, and
+    stop below ``min_asleep`` only what cannot sleep."""
     if round_.holding or demanded(round_, entry):
         _spare_since(round_, entry, None)
         return
@@ -74,7 +76,7 @@ def trim(round_: Round, entry: CatalogueEntry, limit: int) -> None:
 def _stop_idle(round_: Round, entry: CatalogueEntry) -> None:
     policy = entry.policy
     least = max(policy.min_replicas, 1 if policy.pinned else 0)
-    remaining = len(round_.serving(entry.model))
+    remaining = loaded = len(round_.serving(entry.model))
     for replica in round_.serving(entry.model):
         if remaining <= least:
             return
@@ -83,15 +85,24 @@ def _stop_idle(round_: Round, entry: CatalogueEntry) -> None:
             continue
         clocks = clocks_of(entry, replica)
         quiet_s = quiet_ms / 1000
-        if quiet_s >= clocks.stop_s:
+        kept = loaded <= policy.min_asleep
+        if quiet_s >= clocks.stop_s and not (kept and replica.can_sleep):
+            if kept:
+                ahead.in_vain(round_, entry)
             why = f"idle for {format_duration(quiet_s)}, it stops after {format_duration(clocks.stop_s)}"
             round_.stop(replica, StopReason.IDLE, why, if_idle=True)
             remaining -= 1
-        elif quiet_s >= clocks.sleep_s:
+            loaded -= 1
+        elif quiet_s >= (sleep_s := _sleep_s(clocks, replica)):
             remaining -= 1
             if not replica.asleep:
-                why = f"idle for {format_duration(quiet_s)}, it sleeps after {format_duration(clocks.sleep_s)}"
+                why = f"idle for {format_duration(quiet_s)}, it sleeps after {format_duration(sleep_s)}"
                 round_.rest(replica, policy, StopReason.REST, why, if_idle=True)
+
+
+def _sleep_s(clocks: Clocks, replica: Replica) -> float:
+    """At once where it was loaded ahead and nobody has asked; instead of the stop where it is to stay."""
+    return 0 if replica.ahead and replica.can_sleep else min(clocks.sleep_s, clocks.stop_s)
 
 
 def quiet_for_ms(round_: Round, replica: Replica) -> int | None:
@@ -124,7 +135,10 @@ def _stop_spare(round_: Round, entry: CatalogueEntry) -> None:
     if free and round_.now_ms - since >= entry.policy.idle_after_s * 1000:
         victim = min(free, key=lambda r: (r.report.last_activity_ms if r.report is not None else 0, r.id))
         why = f"{busy} running fit on {len(serving) - 1} of {len(serving)} replicas"
-        round_.stop(victim, StopReason.IDLE, why, if_idle=True)
+        if len(round_.serving(entry.model)) > entry.policy.min_asleep:
+            round_.stop(victim, StopReason.IDLE, why, if_idle=True)
+        elif victim.can_sleep:
+            round_.rest(victim, entry.policy, StopReason.REST, why, if_idle=True)
         _spare_since(round_, entry, round_.now_ms)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller import breaker
+from controller import ahead, breaker
 from controller.actions import ForgetStatus, SetStatus
 from controller.canary import failed_until_ms
 from controller.capacity import leaves, on_worker
@@ -52,7 +52,8 @@ def forsake(round_: Round, entry: CatalogueEntry) -> None:
     Otherwise a restart of the machine would load every model that was up when it went down.
     """
     asked_ms = round_.view.demand_ms.get(entry.model, 0)
-    if entry.policy.min_replicas or round_.waiting(entry.model) or asked_ms > round_.now_ms - FRESH_DEMAND_MS:
+    kept = entry.policy.min_replicas or entry.policy.min_asleep
+    if kept or round_.waiting(entry.model) or asked_ms > round_.now_ms - FRESH_DEMAND_MS:
         return
     for replica in round_.group(entry.model):
         runs = replica.report is not None and replica.state is not ReplicaState.POD_PENDING
@@ -156,7 +157,7 @@ def _ended(round_: Round, entry: CatalogueEntry, replica: Replica) -> None:
 
 def _lost(round_: Round, entry: CatalogueEntry, replica: Replica, why: str) -> None:
     """Its agent ended with everything it ran. That says nothing of the model, unless it happens with every load."""
-    nobody = not round_.waiting(entry.model) and not entry.policy.min_replicas
+    nobody = not (round_.waiting(entry.model) or entry.policy.min_replicas or replica.ahead)
     if replica.stop_wanted or nobody or replica.spec_hash != entry.spec_hash:
         round_.forget(replica, why)
         return
@@ -173,6 +174,11 @@ def _lost(round_: Round, entry: CatalogueEntry, replica: Replica, why: str) -> N
 def _decide_after(
     round_: Round, entry: CatalogueEntry, replica: Replica, failure: Failure, *, was_ready: bool, deaths: int = 0
 ) -> None:
+    if replica.ahead and failure.reason is FailureReason.NO_ROOM:
+        # Others hold it, and nobody leaves for this one: it comes back later.
+        round_.forget(replica, failure.message)
+        ahead.in_vain(round_, entry)
+        return
     verdict = judge(
         failure,
         attempt=replica.attempt,
@@ -185,6 +191,8 @@ def _decide_after(
         crowded=_crowded(round_, replica),
         elsewhere=_elsewhere(round_, entry, replica),
     )
+    if was_ready and not round_.waiting(entry.model):
+        ahead.in_vain(round_, entry)  # one that dies again and again is not loaded ahead as often
     if not was_ready:
         _remember_place(round_, entry, replica, _stamped(failure, replica.attempt, round_.now_ms))
     round_.forget(replica, verdict.reason)
@@ -202,7 +210,10 @@ def _decide_after(
                 attempt=verdict.attempt,
                 not_before_ms=not_before,
                 deaths=verdict.deaths,
+                ahead=replica.ahead,
             )
+        elif replica.ahead:
+            ahead.in_vain(round_, entry)
         else:
             pending = Pending(round_.now_ms, verdict.reason, verdict.attempt, not_before, deaths=verdict.deaths)
             round_.owe(entry.model, pending)

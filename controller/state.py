@@ -61,6 +61,9 @@ class ModelMemory:
     gpu_needs: Needs | None = None  # … by device, on a machine with GPUs
     made_room_ms: int = 0  # when a place's replica last had to stop for it
     asleep_bytes: int | None = None  # what one of them kept while it slept
+    vain: int = 0  # replicas in a row that `min_asleep` had no use of: none of them came to sleep
+    vain_ms: int = 0  # when the last of them was told to stop, or failed
+    yielded_to: str = ""  # the model for which one that slept last had to stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +139,11 @@ class Replica:
     def rest_wanted(self) -> bool:
         """It is to sleep, or sleeps as wanted: nothing that answers demand before it is woken."""
         return self.want is not None and self.want.state is ReplicaState.ASLEEP
+
+    @property
+    def ahead(self) -> bool:
+        """Loaded for ``min_asleep`` alone, and nobody has had any use of it yet."""
+        return self.want is not None and self.want.ahead and not (self.busy or (self.report and self.report.served))
 
     @property
     def evicted(self) -> bool:

@@ -152,6 +152,7 @@ def _policy(model: AnyModel, chain: tuple[str, ...]) -> ModelPolicy:
     return replace(
         shared,
         min_replicas=model.min_replicas,
+        min_asleep=model.min_asleep,
         max_replicas=model.max_replicas,
         idle_after_s=model.idle_after.total_seconds(),
         scale_up_waiting_per_slot=model.scale_up_waiting_per_slot,

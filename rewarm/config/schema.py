@@ -56,6 +56,7 @@ class ModelConfig(NamedModel):
     env: dict[str, str] = {}
     args: tuple[str, ...] = ()
     min_replicas: int = Field(default=0, ge=0)
+    min_asleep: int = Field(default=0, ge=0)  # loaded ahead and left to sleep; those of min_replicas count
     max_replicas: int = Field(default=1, ge=1)
     priority: Priority = "normal"  # of the model: who yields when memory is short
     pinned: bool = False  # once loaded it stays
@@ -107,6 +108,21 @@ class ModelConfig(NamedModel):
     def _replicas(self) -> ModelConfig:
         if self.min_replicas > self.max_replicas:
             raise ValueError(f"min_replicas {self.min_replicas} is above max_replicas {self.max_replicas}")
+        if self.min_asleep > self.max_replicas:
+            raise ValueError(f"min_asleep {self.min_asleep} is above max_replicas {self.max_replicas}")
+        return self
+
+    @model_validator(mode="after")
+    def _sleepers(self) -> ModelConfig:
+        if not self.min_asleep:
+            return self
+        if not isinstance(self, VllmModel):
+            raise ValueError("min_asleep: only a vllm engine can sleep; min_replicas keeps this one loaded, awake")
+        if self.pinned:
+            raise ValueError("min_asleep: a pinned model does not sleep; take pinned away, or set min_replicas")
+        if "--enable-sleep-mode" not in self.args and (self.snapshot == "off" or not self.verify):
+            off = "snapshot: off" if self.snapshot == "off" else "verify: false"
+            raise ValueError(f"min_asleep: with {off} no snapshot is made, without which it cannot sleep")
         return self
 
 

@@ -40,6 +40,8 @@ class Want(Message, frozen=True, kw_only=True):
     may_wake: bool = True
     # For READY: somebody waits for it to be up. Such a load is not held back for what is served beside it.
     waited_for: bool = False
+    # For READY: loaded for `min_asleep` alone, until somebody waits for it. Nobody leaves for it; it goes for others.
+    ahead: bool = False
     reason: str = ""
 
 

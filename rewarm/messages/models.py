@@ -52,6 +52,7 @@ class ModelPolicy(Message, frozen=True, kw_only=True):
     """The part of a model's configuration that applies at once, without a new replica."""
 
     min_replicas: int = 0
+    min_asleep: int = 0  # loaded ahead and left to sleep; those of min_replicas count
     max_replicas: int = 1
     idle_after_s: float = 300.0
     scale_up_waiting_per_slot: float = 2.0

@@ -137,7 +137,9 @@ class Simulation:
         for request in [r for r in body.running if self.now_ms >= (r.served_at_ms or 0) + r.runs_ms]:
             body.running.remove(request)
             request.done_at_ms = self.now_ms
-            self.world.report(replica, self._state(replica), last_activity_ms=self.world.now_ms)
+            report = self._report(replica)
+            served = 1 if report is None else report.served + 1
+            self.world.report(replica, self._state(replica), last_activity_ms=self.world.now_ms, served=served)
 
     def _move(self, replica: str, body: Body) -> None:
         state, want, kind = self._state(replica), body.want, self.kinds[body.want.model]

@@ -31,9 +31,10 @@ class Fleet(RuleBasedStateMachine):
         self.started_at: dict[str, int] = {}
         self.reloading_until = 0
 
-    @initialize(workers=st.integers(0, 3), min_replicas=st.integers(0, 1))
-    def begin(self, workers: int, min_replicas: int) -> None:
+    @initialize(workers=st.integers(0, 3), min_replicas=st.integers(0, 1), min_asleep=st.integers(0, MAX))
+    def begin(self, workers: int, min_replicas: int, min_asleep: int) -> None:
         self.min_replicas = min_replicas
+        self.min_asleep = min_asleep
         self.world = World.of(self._entry(), workers=workers)
 
     def _entry(self) -> CatalogueEntry:
@@ -42,6 +43,7 @@ class Fleet(RuleBasedStateMachine):
             memory=4 * GIB,
             max_replicas=MAX,
             min_replicas=self.min_replicas,
+            min_asleep=self.min_asleep,
             idle_after_s=IDLE_S,
             load_attempts=2,
             retry_backoff_s=1,

@@ -79,6 +79,18 @@ def test_the_configuration_is_frozen() -> None:
             "models.a.slots: Input should be greater than or equal to 1",
         ),
         ("models:\n  a: {engine: vllm, source: x, min_replicas: 2}", "min_replicas 2 is above max_replicas 1"),
+        ("models:\n  a: {engine: vllm, source: x, min_asleep: 2}", "min_asleep 2 is above max_replicas 1"),
+        ("models:\n  a: {engine: torch, source: x, min_asleep: 1}", "min_asleep: only a vllm engine can sleep"),
+        (
+            "models:\n  a: {engine: command, cmd: 'c ${PORT}', min_asleep: 1}",
+            "min_replicas keeps this one loaded, awake",
+        ),
+        ("models:\n  a: {engine: remote, url: 'https://x/v1', min_asleep: 1}", "models.a.min_asleep: unknown field"),
+        ("models:\n  a: {engine: vllm, source: x, min_asleep: 1, pinned: true}", "a pinned model does not sleep"),
+        (
+            "models:\n  a: {engine: vllm, source: x, min_asleep: 1, snapshot: off}",
+            "with snapshot: off no snapshot is made",
+        ),
         ("models:\n  a: {engine: command, cmd: server}", "must take its port from ${PORT}"),
         (
             "models:\n  a: {engine: vllm, source: x, aliases: [b]}\n  b: {engine: vllm, source: y}",
