@@ -15,13 +15,13 @@ import os
 from fleet import Bell, FleetClient, Hint, JobLimits, Jobs, Lost, Queue, Reconnected, Registry
 from rewarm.config import catalogue
 from rewarm.errors import QueueUnavailable
+from rewarm.heap import give_back_unused
 from rewarm.ids import boot_id
 from rewarm.messages import Want
 from rewarm.states import FailureReason
 from worker import containment, lifecycle
 from worker.enginelog import rotate
 from worker.granter import Granter
-from worker.heap import give_back_unused
 from worker.jobs import JobRunner, RemoteJobs
 from worker.place import PlaceServer
 from worker.pool.keeping import Pools
@@ -180,7 +180,7 @@ class Agent:
             await asyncio.sleep(CATALOGUE_EVERY_S)
 
     async def _upkeep(self) -> None:
-        """Memory in use, log sizes, zombies of orphans, the distance to Redis's clock."""
+        """Memory in use and memory unused, log sizes, zombies of orphans, the distance to Redis's clock."""
         clock_at = self._around.monotonic()
         zombies: frozenset[int] = frozenset()
         while True:
@@ -190,6 +190,7 @@ class Agent:
                 await replica.measure()
                 rotate(self._around.paths.engine_log(replica.model))
             await self._pools.measure()
+            give_back_unused()
             zombies = containment.reap_orphans(self._children(), zombies)
             if self._around.monotonic() - clock_at > CLOCK_EVERY_S and self._online:
                 clock_at = self._around.monotonic()
@@ -281,7 +282,6 @@ class Agent:
             self._granters.pop(replica.id, None)
             self._lives.pop(replica.id, None)
             self._look.set()
-            give_back_unused()  # its load, and looking at what is left of it, took most of what is free now
 
     async def _grants(self, replica: Replica, granter: Granter) -> None:
         await self._telling.ready(replica.id)

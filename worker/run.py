@@ -26,7 +26,6 @@ from worker.devices.ledgers import Ledgers
 from worker.devices.lock import DeviceLock, default_lock_path
 from worker.devices.nvml import Nvml, SystemNvml
 from worker.devices.watch import DeviceWatch
-from worker.heap import share_one_heap
 from worker.launch import sweep_files
 from worker.leftovers import stop_elsewhere
 from worker.limits.cgroups import find_groups
@@ -52,7 +51,6 @@ async def run_agent(config: Config, paths: Paths, client: FleetClient, *, only: 
     secret = os.environ.get(config.secret_env, "")
     if config.worker.advertise and not secret:
         raise SecretMissing(f"worker.advertise is set, and the environment has no {config.secret_env}")
-    share_one_heap()
     paths.make()
     with _only_agent(paths, config.worker.name), tracing_of(config.tracing, "worker") as tracing:
         containment.become_subreaper()

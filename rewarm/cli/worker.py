@@ -14,6 +14,7 @@ from rewarm.cli import environment, orphan
 from rewarm.cli.options import child_options, config_argument, process_options, redis_of, run, start_up
 from rewarm.config import Config
 from rewarm.knative.names import ENV_PLACE
+from rewarm.heap import share_one_heap
 from rewarm.paths import Paths
 
 log = logging.getLogger("rewarm.cli.worker")
@@ -37,6 +38,7 @@ def worker(
     The models come from the leader; FILE needs only `redis.url`, and `fleet` and `worker` if not the defaults.
     SIGTERM drains: running requests may finish, then the engines stop. A second signal stops at once.
     """
+    share_one_heap()  # before the first thread
     if parent is not None:
         orphan.tie_to_parent(parent)
     config, paths = start_up("worker", config_path, as_json=as_json, level=log_level)

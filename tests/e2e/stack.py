@@ -304,9 +304,10 @@ class Stack:
 
 
 def lives(process: psutil.Process) -> bool:
-    """A zombie does not."""
-    with contextlib.suppress(psutil.Error):
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    """A zombie does not, once its last thread has ended: until then its sockets are open."""
+    with contextlib.suppress(psutil.Error, OSError):
+        threads = len(list(Path(f"/proc/{process.pid}/task").iterdir()))
+        return bool(process.status() != psutil.STATUS_ZOMBIE) or threads > 1
     return False
 
 

@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import re, sys, threading
-from worker.heap import share_one_heap
+from rewarm.heap import share_one_heap
 
 if sys.argv[1] == "shared":
     share_one_heap()
@@ -45,7 +45,7 @@ def test_threads_have_no_heap_of_their_own() -> None:
 
 
 BUSY = """
-from worker.heap import give_back_unused
+from rewarm.heap import give_back_unused
 from worker.procs import own_bytes
 import os
 
