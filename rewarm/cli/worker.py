@@ -13,8 +13,8 @@ from fleet import FleetClient
 from rewarm.cli import environment, orphan
 from rewarm.cli.options import child_options, config_argument, process_options, redis_of, run, start_up
 from rewarm.config import Config
-from rewarm.knative.names import ENV_PLACE
 from rewarm.heap import share_one_heap
+from rewarm.knative.names import ENV_PLACE
 from rewarm.paths import Paths
 
 log = logging.getLogger("rewarm.cli.worker")
