@@ -32,9 +32,10 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def where(result: Result) -> str:
     machine = result["machine"]
+    rounds = f"; medians of {result['rounds']} rounds" if "rounds" in result else ""  # cycles are one long run
     return (
         f"*{result['date']}, {machine['cores']} cores of {machine['cpu']}, {machine['memory_gib']} GiB, "
-        f"Linux {machine['kernel'].split('-')[0]}, Python {machine['python']}; medians of {result['rounds']} rounds.*"
+        f"Linux {machine['kernel'].split('-')[0]}, Python {machine['python']}{rounds}.*"
     )
 
 

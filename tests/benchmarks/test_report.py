@@ -75,3 +75,16 @@ def test_statistics() -> None:
     assert spread([90, 100, 110]) == pytest.approx(0.1)
     assert bar(0.5, width=4) == "██"
     assert bar(0.0) == ""
+
+
+def test_a_run_without_rounds_is_told_without_them(tmp_path: Path) -> None:
+    look = {"agent_bytes": 2**20, "zygote_bytes": 2**21, "pool_bytes": 2**22, "processes": 3, "agent_descriptors": 9}
+    run = {name: value for name, value in COMMON.items() if name != "rounds"}
+    run |= {"answers": 2, "wrong_answers": 0, "seconds_a_cycle": 2.0, "eta_median_error": 0.1, "eta_wakes": 1}
+    run |= {"growth_bytes_per_100": 2**19, "held": [look | {"cycle": 0, "files": []}]}
+    (tmp_path / "cycles.json").write_text(json.dumps(run))
+    new, done = report.render("<!-- cycles -->\n<!-- /cycles -->\n", tmp_path)
+    assert done == ["cycles"]
+    assert "| 0 | 1.0 | 2.0 | 4.0 | 3 | 9 | 0 |" in new
+    assert "grew 0.50 MiB in 100 cycles" in new
+    assert "Python 3.11.7.*" in new
