@@ -26,6 +26,7 @@ from benchmarks._processes import ROOT
 from benchmarks._stats import median
 from benchmarks._wakes import Serve, serving
 from benchmarks.cold_start import best_dtype
+from worker.procs import unfiled_bytes
 
 MODELS = ("one", "two", "three")
 CYCLES_BEFORE = 2  # of each model, until nothing is new: snapshots, preparations, first allocations
@@ -53,25 +54,16 @@ def held(serve: Serve, folder: Path, cycle: int) -> Held:
     agent = next(p for p in psutil.Process(serve.program.pid).children() if "worker" in p.cmdline())
     pool: list[int] = []
     while not pool or not all(pool):  # one that ended meanwhile has none
-        pool = [_pss(process.pid) for process in agent.children(recursive=True)]
+        pool = [unfiled_bytes(process.pid) for process in agent.children(recursive=True)]
     return Held(
         cycle,
-        _pss(agent.pid),
-        sum(_pss(report["pid"]) for report in serve.pools()),
+        unfiled_bytes(agent.pid),
+        sum(unfiled_bytes(report["pid"]) for report in serve.pools()),
         sum(pool),
         len(pool),
         agent.num_fds(),
         tuple(_files(folder)),
     )
-
-
-def _pss(pid: int) -> int:
-    """Bytes; 0 of a process that has ended."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
 
 
 def _files(folder: Path) -> list[str]:

@@ -52,6 +52,12 @@ def pss_bytes(pid: int) -> int:
     return _rollup(pid, "Pss:")
 
 
+def unfiled_bytes(pid: int) -> int:
+    """Of :func:`pss_bytes`, what is no file's: a share of the libraries comes and goes with any other program that maps
+    them, and the page cache keeps them anyway."""
+    return _rollup(pid, "Pss_Anon:") + _rollup(pid, "Pss_Shmem:")
+
+
 def own_bytes(pid: int) -> int:
     """What comes back when only this process ends: pages that it wrote and shares with nobody. 0 when gone."""
     return _rollup(pid, "Private_Dirty:")

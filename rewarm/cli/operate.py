@@ -22,8 +22,6 @@ POLL_S = 0.5
 _TAIL_LINES = 12
 _GRACE_S = 3.0
 """How long a failure from before the command may still be shown: the leader takes commands within a second."""
-
-
 _STILL_S = 5.0
 """Between two attempts of a load nothing of it may be seen for a moment."""
 _TAKEN_WITHIN_S = 60.0
