@@ -1,9 +1,12 @@
-"""What a worker tells of its pool, and of the engines that came from it."""
+"""What a worker tells of its pool, of the engines that came from it, and of what they come from."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from rewarm.paths import Paths
+from snapshots import Flavour, Reference, SnapshotNotFound, Store
 from tests.e2e.stack import Process, Stack, until
 
 
@@ -39,6 +42,19 @@ async def at_zero(stack: Stack, serve: Process, model: str) -> None:
         return not await stack.replicas(serve, model)
 
     await until(gone, f"{model} is at zero", 60)
+
+
+async def packed(folder: Path, serve: Process, model: str) -> None:
+    """Until the first load has made the snapshot that later ones map, and sleep from."""
+    store = Store(Paths.at(folder / f"state-{serve.name}").snapshots)
+
+    def made() -> bool:
+        try:
+            return store.find(Reference(model, flavour=Flavour.PACKED)).manifest is not None
+        except SnapshotNotFound:
+            return False
+
+    await until(made, "the snapshot is made", 240)
 
 
 def phases(replica: dict[str, Any]) -> set[str]:

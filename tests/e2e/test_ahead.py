@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rewarm.paths import Paths
-from snapshots import Flavour, Reference, SnapshotNotFound, Store
+from tests.e2e.pools import packed
 from tests.e2e.real import NO_POOL, vllm
-from tests.e2e.stack import Stack, chat, post, until
+from tests.e2e.stack import Stack, chat, post
 from tests.e2e.test_jobs_progress import get
 from tests.e2e.test_sleep import in_state
 
@@ -25,15 +24,7 @@ async def test_it_sleeps_before_anybody_has_asked(tmp_path: Path, smollm2: Path)
         first = await in_state(stack, serve, "ready")
         assert first["cause"] == "min_asleep is 1"
         assert "packed snapshot" in first["no_sleep"]
-        store = Store(Paths.at(tmp_path / f"state-{serve.name}").snapshots)
-
-        def made() -> bool:
-            try:
-                return store.find(Reference("small", flavour=Flavour.PACKED)).manifest is not None
-            except SnapshotNotFound:
-                return False
-
-        await until(made, "the snapshot is made", 120)
+        await packed(tmp_path, serve, "small")
         await serve.terminate()
 
         # After a restart it loads from there, and falls asleep as soon as it is ready.

@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-from rewarm.paths import Paths
-from snapshots import Flavour, Reference, SnapshotNotFound, Store
-from tests.e2e.pools import at_zero, filled, phases
+from tests.e2e.pools import at_zero, filled, packed, phases
 from tests.e2e.real import vllm
 from tests.e2e.stack import Process, Stack, chat, post, stream, text_of, until
 from tests.e2e.test_jobs_progress import get
@@ -59,15 +57,7 @@ async def test_it_sleeps_and_wakes(tmp_path: Path, smollm2: Path) -> None:
         told = await in_state(stack, serve, "ready")
         assert not told["can_sleep"]
         assert "packed snapshot" in told["no_sleep"]
-        store = Store(Paths.at(tmp_path / f"state-{serve.name}").snapshots)
-
-        def made() -> bool:
-            try:
-                return store.find(Reference("small", flavour=Flavour.PACKED)).manifest is not None
-            except SnapshotNotFound:
-                return False
-
-        await until(made, "the snapshot is made", 240)
+        await packed(tmp_path, serve, "small")
         await stack.command(serve, "sleep", "small")
 
         await at_zero(stack, serve, "small")
