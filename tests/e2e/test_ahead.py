@@ -16,7 +16,9 @@ pytestmark = [pytest.mark.vllm, pytest.mark.redis, pytest.mark.timeout(240), pyt
 
 
 async def test_it_sleeps_before_anybody_has_asked(tmp_path: Path, smollm2: Path) -> None:
-    model = vllm(smollm2, context_length=512, slots=2, min_asleep=1, snapshot="weights")
+    model = vllm(
+        smollm2, context_length=512, slots=2, min_asleep=1, snapshot="weights", sleep_after="50m", idle_after="1h"
+    )
     async with Stack(tmp_path, {"small": model}, pool=NO_POOL) as stack:
         serve = await stack.start_serve()
 
