@@ -11,7 +11,8 @@ from gateway.view import Target, View
 _log = logging.getLogger("rewarm.gateway.dispatch")
 
 EJECTED_S = 1.0
-"""A replica that could not be reached is left out this long at least, and until its worker has reported again."""
+"""A replica that could not be reached, or broke off an answer, is left out this long at least, and until its worker has
+reported again."""
 
 
 class Dispatcher:
@@ -50,7 +51,8 @@ class Dispatcher:
         return self._in_flight.get(replica, 0)
 
     def eject(self, replica: str) -> None:
-        """Passive health: nothing answers there, so nobody else is sent there until its worker says it lives."""
+        """Passive health: nothing answers there, or no more, so nobody else is sent there until its worker says it
+        lives."""
         report_ms = next(
             (
                 beat.at_ms
@@ -59,7 +61,7 @@ class Dispatcher:
             ),
             0,
         )
-        _log.warning("replica=%s ejected: its gate does not answer", replica)
+        _log.warning("replica=%s ejected until its worker reports again", replica)
         self._ejected[replica] = (self._loop.time() + EJECTED_S, report_ms)
         self.ejections += 1
         self._view.hint()

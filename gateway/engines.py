@@ -117,8 +117,9 @@ class Engines:
 
     def _died(self, call: Call, replica: str, error: UpstreamDied) -> RewarmError:
         report = self._view.report(replica)
-        self._view.hint()
         _log.warning("request=%s replica=%s died: %s", call.id, replica, error)
+        # Its worker hears of an engine's end a few milliseconds after its clients: the next one must not meet it too.
+        self._dispatcher.eject(replica)
         if report is not None and report.state is ReplicaState.DRAINING:
             return DrainDeadline(f"the engine of {call.entry.model!r} was stopped while it drained")
         return WorkerDied(f"the engine of {call.entry.model!r} ended while it served the request")

@@ -7,8 +7,8 @@ ours, on asyncio.Protocol and httptools, because a general client does far more 
 arrives (:meth:`UpstreamResponse.nudge`) without a timer or a task for each chunk.
 
 Three errors come out, and they differ in what may be done about them: :class:`UpstreamUnreachable` (the engine saw
-nothing: another may be tried), :class:`UpstreamDied` (it may have begun: never try again unseen),
-:class:`UpstreamProtocolError` (what came is not HTTP). :class:`UpstreamUntrusted`, an unreachable one, says
+nothing of the request, or not all: another may be tried), :class:`UpstreamDied` (it may have begun: never try again
+unseen), :class:`UpstreamProtocolError` (what came is not HTTP). :class:`UpstreamUntrusted`, an unreachable one, says
 that a certificate is not valid. No redirects, no cookies, no decompression: bytes pass as they are.
 """
 

@@ -8,16 +8,12 @@ from typing import TYPE_CHECKING, cast
 
 import httptools
 
-from rewarm.upstream.errors import UpstreamDied, UpstreamProtocolError
+from rewarm.upstream.errors import StaleConnection, UpstreamDied, UpstreamProtocolError, UpstreamUnread
 from rewarm.upstream.limits import MAX_HEAD_BYTES, MAX_HEADERS, WHOLE_BODY_BYTES, WRITE_SLICE_BYTES
 
 if TYPE_CHECKING:
     from rewarm.upstream.pool import Endpoint
     from rewarm.upstream.response import UpstreamResponse
-
-
-class StaleConnection(UpstreamDied):
-    """The connection was kept from an earlier request and ended as this one was sent, before any byte of a response."""
 
 
 class Connection(asyncio.Protocol):
@@ -173,12 +169,21 @@ class Connection(asyncio.Protocol):
             response.wake()
             return
         reason = f": {exc}" if exc else ""
-        if not response.received and self._stale():
+        if not response.received and self._unread(exc):
+            message = f"{self._endpoint.name} ended before it had read the request{reason}"
+            response.fail(UpstreamUnread(message, kept=self._served > 0))
+        elif not response.received and self._stale():
             response.fail(StaleConnection(f"the kept connection to {self._endpoint.name} closed{reason}"))
         elif response.head_seen:
             response.fail(UpstreamDied(f"{self._endpoint.name} ended within its answer{reason}"))
         else:
             response.fail(UpstreamDied(f"{self._endpoint.name} ended before it answered{reason}"))
+
+    def _unread(self, exc: Exception | None) -> bool:
+        """Linux ends a local connection with an error instead of an end of file where its peer has left bytes unread
+        (a network's may be reset for many a reason). A large body may also be cut off by an answer."""
+        ended = isinstance(exc, ConnectionResetError | BrokenPipeError)
+        return ended and self._endpoint.is_local and len(self._body) <= WRITE_SLICE_BYTES
 
     def _stale(self) -> bool:
         """Its end was closed already when we sent the request, most likely: an engine takes longer to die of one."""

@@ -8,7 +8,15 @@ class UpstreamError(Exception):
 
 
 class UpstreamUnreachable(UpstreamError):
-    """No connection came about: the engine has seen nothing of the request."""
+    """No connection came about, or it ended before the request was read: another may be asked."""
+
+
+class UpstreamUnread(UpstreamUnreachable):
+    """The connection ended, and a part of the request still lay in it: it was never whole at the engine."""
+
+    def __init__(self, message: str, *, kept: bool) -> None:
+        super().__init__(message)
+        self.kept = kept  # from an earlier request: a new connection may find somebody there
 
 
 class UpstreamUntrusted(UpstreamUnreachable):
@@ -17,6 +25,10 @@ class UpstreamUntrusted(UpstreamUnreachable):
 
 class UpstreamDied(UpstreamError):
     """The connection ended after the request was sent, before the response was whole."""
+
+
+class StaleConnection(UpstreamDied):
+    """The connection was kept from an earlier request and ended as this one was sent, before any byte of a response."""
 
 
 class UpstreamProtocolError(UpstreamError):

@@ -66,6 +66,11 @@ class Endpoint:
             raise ValueError(f"{name!r} is no endpoint: unix:/path, tcp:host:port, or tls:host:port with a context")
 
     @property
+    def is_local(self) -> bool:
+        """A Unix socket."""
+        return self._path is not None
+
+    @property
     def idle(self) -> int:
         return len(self._idle)
 

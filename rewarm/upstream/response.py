@@ -7,7 +7,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from rewarm.upstream.errors import UpstreamDied, UpstreamError, UpstreamProtocolError, UpstreamUnreachable
+from rewarm.upstream.errors import (
+    StaleConnection,
+    UpstreamDied,
+    UpstreamError,
+    UpstreamProtocolError,
+    UpstreamUnreachable,
+    UpstreamUnread,
+)
 from rewarm.upstream.limits import READ_BUFFER_BYTES
 
 if TYPE_CHECKING:
@@ -68,7 +75,7 @@ class UpstreamResponse:
     # --- the caller's side ---------------------------------------------------------------------------------------
 
     async def ready(self) -> bool:
-        """Wait for the head. False: nudged, nothing came yet. Raise UpstreamDied or …ProtocolError."""
+        """Wait for the head. False: nudged, nothing came yet. Raise UpstreamUnreachable, …Died, …ProtocolError."""
         while True:
             if self.complete or (self.head_seen and not self.whole):
                 return True
@@ -189,21 +196,20 @@ class UpstreamResponse:
     async def _again(self) -> bool:
         """A kept connection may close just as we reuse it. Once, on a new connection, if nothing of a response came.
 
-        Raise UpstreamDied where there is none: the request was sent, and may be what the engine died of.
+        Where there is none: UpstreamDied, for the request was sent, and may be what the engine died of; but not if
+        it was not read.
         """
-        if self._retried or self.received or not self._stale():
+        error = self._error
+        unread = isinstance(error, UpstreamUnread)
+        kept = isinstance(error, StaleConnection) or (isinstance(error, UpstreamUnread) and error.kept)
+        if self._retried or self.received or not kept:
             return False
         self._retried = True
-        stale, self._error = self._error, None
+        self._error = None
         try:
             connection = await self._endpoint.connect()
-        except UpstreamUnreachable as error:
-            self._error = UpstreamDied(f"{stale}, and no new one comes about: {error}")
+        except UpstreamUnreachable as none:
+            self._error = none if unread else UpstreamDied(f"{error}, and no new one comes about: {none}")
             return False
         self.attach(connection)
         return True
-
-    def _stale(self) -> bool:
-        from rewarm.upstream.connection import StaleConnection
-
-        return isinstance(self._error, StaleConnection)

@@ -148,6 +148,28 @@ async def test_a_gate_whose_engine_has_just_ended_is_left_out_and_the_other_serv
 
 
 @pytest.mark.asyncio
+async def test_one_that_broke_off_an_answer_is_left_out_and_the_other_serves(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its clients see an engine's end before its worker has told it to anybody."""
+    monkeypatch.setattr("gateway.dispatch.EJECTED_S", 60.0)
+    dying, other = await world.ready("m", name="1"), await world.ready("m", name="2")
+
+    async def die(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.close()
+        raise ConnectionResetError
+
+    dying.answer = other.answer = die
+    await until(lambda: len(world.gateways[0].view.ready("m")) == 2, "both are known")
+    assert (await world.post(chat())).code == "worker_died"
+    dying.answer = other.answer = hello
+    served = [(await world.post(chat())).text for _ in range(4)]
+    assert served == ["Hello there"] * 4
+    assert sorted((dying.served, other.served)) == [0, 4], "none meets the one that broke off"
+
+
+@pytest.mark.asyncio
 async def test_a_client_that_leaves_ends_its_generation(world: World) -> None:
     gate = await world.ready("m")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.stack import Event, fake, until
-from tests.knative.cloud import answered, ask, comments, knative
+from tests.knative.cloud import answered, comments, knative
 from tests.knative.fakes.timings import Timings
 from tests.knative.test_knative_backend import PLACE, TALKATIVE, asking
 
@@ -56,8 +56,16 @@ async def test_a_gateway_that_sees_nothing_of_the_cluster_still_wakes_it(tmp_pat
     """The wake-up request goes through Knative, not the API server: only the words for who waits are missing."""
     async with knative(tmp_path, {"chat": fake()}, sections=TALKATIVE) as (cloud, cluster):
         cloud.api.refuse = dict.fromkeys(cloud.api.objects, status)
+        plan = cluster.revisions[PLACE].plan
+        plan.hold_at = "pull"
         gateway = await cloud.start_cluster_gateway("knative")
-        told = await ask(gateway)
+        told: list[Event] = []
+        waits = asyncio.create_task(asking(gateway, told))
+        await until(lambda: cluster.revisions[PLACE].pods, "a pod is made", 60)
+        if status == 403:
+            await until(lambda: "pods cannot be seen" in comments(told), "who waits is told why no more is said", 60)
+        plan.hold_at = ""
+        await waits
         assert answered(told), told[-3:]
         assert ("pods cannot be seen" in comments(told)) is (status == 403)
         assert "place_missing" not in comments(told), "what cannot be seen is not taken to be missing"

@@ -242,6 +242,64 @@ async def test_an_engine_that_dies_of_a_request_is_dead_and_not_out_of_reach(
         await post(pool, endpoint)
 
 
+@pytest.mark.parametrize("accepted", [True, False])
+@pytest.mark.asyncio
+async def test_a_local_engine_that_ends_before_it_has_read_the_request_has_not_seen_it(
+    pool: UpstreamPool, tmp_path: Path, accepted: bool
+) -> None:
+    """A killed one: another may be tried, the request is not what it died of."""
+    loop = asyncio.get_running_loop()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.setblocking(False)
+        listening.bind(str(tmp_path / "s"))
+        listening.listen()
+        response = await pool.open(f"unix:{tmp_path / 's'}", "POST", "/v1/x", [], b"{}")
+        if accepted:
+            peer, _ = await loop.sock_accept(listening)
+            with peer:
+                peer.setblocking(False)
+                assert (await loop.sock_recv(peer, 10)).startswith(b"POST")  # and not the rest
+    with pytest.raises(UpstreamUnreachable, match="before it had read"):
+        await response.ready()
+
+
+@pytest.mark.asyncio
+async def test_a_kept_connection_whose_peer_did_not_read_is_replaced_however_late(
+    stack: AsyncExitStack, tmp_path: Path
+) -> None:
+    pool = UpstreamPool(stale_within_s=0.0)
+    stack.push_async_callback(pool.close)
+    loop = asyncio.get_running_loop()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.setblocking(False)
+        listening.bind(str(tmp_path / "s"))
+        listening.listen()
+
+        async def ask() -> UpstreamResponse:
+            return await pool.open(f"unix:{tmp_path / 's'}", "POST", "/v1/x", [], b"{}")
+
+        async def accept() -> socket.socket:
+            peer, _ = await loop.sock_accept(listening)
+            peer.setblocking(False)
+            return peer
+
+        async def answer(peer: socket.socket) -> None:
+            assert (await loop.sock_recv(peer, 1000)).endswith(b"{}")
+            await loop.sock_sendall(peer, OK)
+
+        first = await ask()
+        with await accept() as peer:
+            await answer(peer)
+            assert await first.read(10) == b"ok"
+            second = await ask()
+            assert await loop.sock_recv(peer, 4) == b"POST"
+        answered = asyncio.create_task(second.ready())
+        with await accept() as other:
+            await answer(other)
+            assert await answered
+            assert await second.read(10) == b"ok"
+
+
 @pytest.mark.asyncio
 async def test_an_idle_connection_that_the_server_closes_is_forgotten(
     stack: AsyncExitStack, pool: UpstreamPool

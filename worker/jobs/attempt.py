@@ -53,6 +53,8 @@ class Attempt:
             return self._door.unreachable(error)
         try:
             return await self._read(answer, sink)
+        except UpstreamUnreachable as error:  # it ended before it had read the request
+            return self._door.unreachable(error)
         except UpstreamDied as error:
             return Broke(WorkerDied.code, f"the engine ended while it ran the job ({error})")
         except (UpstreamProtocolError, NotAChunk, EventTooLarge) as error:

@@ -30,7 +30,7 @@ class Plan:
     pull_error: str = ""
     crash: int = 0  # the worker's exit code, at once, every time
     quota: str = ""  # the API server's message: no pod at all
-    hold_at: str = ""  # "node", "pull": stay there until it is another one
+    hold_at: str = ""  # "node", "pull", "worker": stay there until it is another one
 
 
 def now() -> str:
@@ -96,8 +96,11 @@ class Pod:
     async def _run(self) -> None:
         restarts = 0
         while True:
-            self.process = await self.start(self)
             self._worker(running={"startedAt": now()}, restarts=restarts)
+            # The container runs, nothing of ours has begun in it.
+            while self.plan.hold_at == "worker":  # noqa: ASYNC110 -- a plan sets no event
+                await asyncio.sleep(0.05)
+            self.process = await self.start(self)
             probing = asyncio.create_task(self._probe())
             code = await self.process.wait()
             probing.cancel()

@@ -86,6 +86,8 @@ async def test_weights_that_one_engine_answered_with_are_told_to_the_next(toy: P
 async def test_thirty_in_a_row_leak_no_descriptor_here_there_or_in_the_hosts(toy: Path) -> None:
     async with pooled(toy, spec("m")) as rig:
         await rig.filled()
+        # The one that imports, what the model is prepared in, and one ready for it and one for any.
+        await until(lambda: len(rig.processes()) == 4, "the pool is whole")
         here = descriptors("self")
         zygote = rig.report().pid
         there = descriptors(zygote)
