@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rewarm.messages import DeviceReport, WorkerBeat
-from tests.gateway.world import World
+from tests.gateway.world import BEAT_TTL_MS, World
 
 pytestmark = [pytest.mark.redis, pytest.mark.asyncio]
 
@@ -25,7 +25,7 @@ LOST = DeviceReport(id="GPU-1", kind="gpu", index=0, total_bytes=24, state="lost
 async def test_every_device_of_every_worker_with_its_sizes_and_whether_it_answers(world: World) -> None:
     for name, devices in (("one", (RAM, LOST)), ("two", (RAM,))):
         beat = WorkerBeat(worker=name, boot=name, host="h", pid=1, devices=devices)
-        await world.registry.beat(beat, ttl_ms=3000, ring=True)
+        await world.registry.beat(beat, ttl_ms=BEAT_TTL_MS, ring=True)
     await world.gateways[0].view.refresh()
     lines = (await world.get("/metrics")).body.decode().splitlines()
     for what, size in {"total": 100, "budget": 80, "promised": 40, "used": 30, "others": 10, "free": 25}.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rewarm.messages import PoolReport, PreparedReport, WorkerBeat
-from tests.gateway.world import World
+from tests.gateway.world import BEAT_TTL_MS, World
 
 pytestmark = [pytest.mark.redis, pytest.mark.asyncio]
 
@@ -22,7 +22,7 @@ POOL = PoolReport(
 
 async def test_a_model_that_cannot_be_prepared_is_counted_and_its_reason_told(world: World) -> None:
     beat = WorkerBeat(worker="one", boot="one", host="h", pid=1, pools=(POOL,))
-    await world.registry.beat(beat, ttl_ms=3000, ring=True)
+    await world.registry.beat(beat, ttl_ms=BEAT_TTL_MS, ring=True)
     await world.gateways[0].view.refresh()
     lines = (await world.get("/metrics")).body.decode().splitlines()
     assert 'rewarm_pool_ready{kind="vllm",model="small",state="ready",worker="one"} 1.0' in lines

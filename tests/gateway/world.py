@@ -32,6 +32,9 @@ from rewarm.states import FailureReason, ReplicaState
 
 Answer = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
 
+BEAT_TTL_MS = 60_000
+"""A worker of these tests tells when something changes, not again and again: it is there however long the machine takes."""
+
 CONFIG = """
 gateway:
   listen: 127.0.0.1:0
@@ -236,7 +239,7 @@ class World:
             pid=1,
             replicas=tuple(self.reports.values()),
         )
-        await self.registry.beat(beat, ttl_ms=3000, ring=True)
+        await self.registry.beat(beat, ttl_ms=BEAT_TTL_MS, ring=True)
 
     async def loading(self, model: str, **progress: Any) -> None:
         """The model's replica loads; ``progress`` as in :class:`Progress`."""

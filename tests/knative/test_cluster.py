@@ -86,7 +86,8 @@ async def test_a_server_that_ends_every_watch_at_once_is_not_asked_in_a_circle(
         api.short_watches = True
         api.drop_watches()
         await until(lambda: len(watches(api)) >= watched + 4, "it asks on, ever more slowly")
-        assert now() - began_s >= (0.05 + 0.1 + 0.2 + 0.4) / 2, "jitter takes half of a pause at most"
+        # The first may follow at once: the watch that was dropped may have lasted.
+        assert now() - began_s >= (0.05 + 0.1 + 0.2) / 2, "jitter takes half of a pause at most"
         api.short_watches = False
         api.put("pods", "b", pod("b"))
         await until(lambda: known() == {"a", "b"}, "once they last again nothing was missed")
