@@ -33,7 +33,7 @@ from rewarm.states import FailureReason, ReplicaState
 Answer = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
 
 BEAT_TTL_MS = 60_000
-"""A worker of these tests tells when something changes, not again and again: it is there however long the machine takes."""
+"""A worker of these tests tells when something changes, not again and again: it is there, however slow the machine."""
 
 CONFIG = """
 gateway:
