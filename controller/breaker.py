@@ -17,9 +17,7 @@ from rewarm.states import PERMANENT, FailureReason
 
 LONGEST_OPEN = 64  # times failure_memory_s
 
-BLAMELESS: frozenset[FailureReason] = frozenset(
-    (FailureReason.CANCELLED, FailureReason.NO_ROOM, FailureReason.AGENT_LOST)
-)
+BLAMELESS: frozenset[FailureReason] = frozenset((FailureReason.NO_ROOM, FailureReason.AGENT_LOST))
 """Says nothing of whether the model can load there."""
 
 

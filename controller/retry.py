@@ -53,8 +53,6 @@ def judge(
     ``deaths``: how many workers in a row, with this one, died while they loaded it; 0 where the load itself failed.
     """
     what = f"{failure.reason.value}: {failure.message}"
-    if failure.reason is FailureReason.CANCELLED:
-        return Verdict(Kind.GONE, what)
     if was_ready:
         if not waiting:
             return Verdict(Kind.GONE, f"the engine died and nobody waits ({what})")

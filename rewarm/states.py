@@ -69,7 +69,6 @@ class FailureReason(StrEnum):
     DEVICE_LOST = "device_lost"  # its GPU no longer answers
     STALLED = "stalled"  # no progress for longer than the phase's budget
     VERIFICATION_FAILED = "verification_failed"
-    CANCELLED = "cancelled"
     AGENT_LOST = "agent_lost"  # the worker's agent died or lost its lease
     # Of a worker that is a pod, before it speaks for itself:
     PLACE_MISSING = "place_missing"  # the cluster has no such Service or Deployment
@@ -105,7 +104,6 @@ MEANINGS: Mapping[FailureReason, str] = {
     "and the kernel's log say more.",
     FailureReason.STALLED: "No progress for longer than the phase may take, or no answer within `answer_stall`.",
     FailureReason.VERIFICATION_FAILED: "It loaded, and its first answer was none or a wrong one.",
-    FailureReason.CANCELLED: "The load was told to stop.",
     FailureReason.AGENT_LOST: "The worker's agent died, or had an error of its own.",
     FailureReason.PLACE_MISSING: "The cluster has no such Service or Deployment: apply the manifests.",
     FailureReason.QUOTA: "The namespace's quota allows no other pod.",

@@ -13,7 +13,7 @@ from rewarm.messages import Failure, ModelPolicy
 from rewarm.states import PERMANENT, FailureReason, ReplicaState
 from tests.controller.fleetview import GIB, World, entry, kinds
 
-PASSING = sorted(set(FailureReason) - PERMANENT - {FailureReason.CANCELLED})
+PASSING = sorted(set(FailureReason) - PERMANENT)
 
 
 def _load(world: World) -> str:
@@ -278,9 +278,6 @@ class TestPolicy:
             "jitter": 0.5,
         }
         return judge(failure, **{**known, **given}).kind  # type: ignore[arg-type]
-
-    def test_cancelled_is_gone(self) -> None:
-        assert self._judge(FailureReason.CANCELLED) is Kind.GONE
 
     def test_backoff_doubles_and_is_bounded(self) -> None:
         policy = ModelPolicy(retry_backoff_s=1)
