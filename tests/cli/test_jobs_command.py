@@ -98,7 +98,7 @@ async def test_watching_a_job_through_a_cold_load_to_its_end(tmp_path: Path) -> 
 
 
 async def test_without_a_terminal_each_stage_is_a_line(tmp_path: Path) -> None:
-    async with fleet(tmp_path / "s", "--start-delay", "1") as (_, gateway):
+    async with fleet(tmp_path / "s", "--start-delay", "5") as (_, gateway):  # longer than the command needs to begin
         job = await handed_in(gateway, fake={"token_delay": 0.3})
         done = await rewarm("jobs", "watch", job, "--url", gateway.url)
     lines = done.err.splitlines()
@@ -152,7 +152,8 @@ async def test_a_failed_job_says_why(tmp_path: Path) -> None:
 
 async def test_ctrl_c_ends_the_watch_and_not_the_job(tmp_path: Path) -> None:
     async with fleet(tmp_path / "s") as (_, gateway):
-        job = await handed_in(gateway, "a b c d", stream=True, fake={"token_delay": 0.3})
+        words = " ".join(f"word{n}" for n in range(20))  # for longer than a look at it takes
+        job = await handed_in(gateway, words, stream=True, fake={"token_delay": 0.3})
         watching = await start("jobs", "watch", job, "--url", gateway.url)
 
         async def runs() -> bool:
