@@ -200,9 +200,8 @@ class UpstreamResponse:
         it was not read.
         """
         error = self._error
-        unread = isinstance(error, UpstreamUnread)
-        kept = isinstance(error, StaleConnection) or (isinstance(error, UpstreamUnread) and error.kept)
-        if self._retried or self.received or not kept:
+        unread = isinstance(error, UpstreamUnread) and error.kept
+        if self._retried or self.received or not (unread or isinstance(error, StaleConnection)):
             return False
         self._retried = True
         self._error = None

@@ -62,6 +62,7 @@ async def test_a_gateway_that_sees_nothing_of_the_cluster_still_wakes_it(tmp_pat
         told: list[Event] = []
         waits = asyncio.create_task(asking(gateway, told))
         await until(lambda: cluster.revisions[PLACE].pods, "a pod is made", 60)
+        await until(lambda: "pods" in cloud.api.refused, "it has tried to see them", 60)
         if status == 403:
             await until(lambda: "pods cannot be seen" in comments(told), "who waits is told why no more is said", 60)
         plan.hold_at = ""

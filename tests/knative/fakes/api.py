@@ -43,6 +43,7 @@ class ApiServer:
 
     objects: dict[str, dict[str, Json]] = field(default_factory=lambda: {plural: {} for plural in _API})
     refuse: dict[str, int] = field(default_factory=dict)  # plural → status of every answer
+    refused: set[str] = field(default_factory=set)  # plurals that were asked for in vain
     busy: dict[str, int] = field(default_factory=dict)  # plural → so many answers are 429
     conflicts: int = 0  # so many patches are
     short_watches: bool = False  # every watch ends in good order as soon as it has begun
@@ -119,6 +120,7 @@ class ApiServer:
 
     def _refusal(self, plural: str) -> web.Response | None:
         if plural in self.refuse:
+            self.refused.add(plural)
             code = self.refuse[plural]
             reason = {403: "Forbidden", 404: "NotFound"}.get(code, "InternalError")
             return _status(code, reason, f'{plural} is forbidden: User "gateway" cannot list resource "{plural}"')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -33,10 +34,10 @@ def whole(body: bytes) -> bytes:
     return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
-async def attempt(pool: UpstreamPool, socket: Path) -> End:
+async def attempt(pool: UpstreamPool, path: Path) -> End:
     spec = JobSpec(id="j", tenant="t", model="m", asked_model="m", path="/v1/embeddings")
     lease = JobLease(spec=spec, attempt=1, grant="g", replica="m-1", deadline_ms=0, created_ms=0)
-    door = GateDoor(pool, f"unix:{socket}")
+    door = GateDoor(pool, f"unix:{path}")
 
     async def sink(data: bytes, tokens: int) -> None:
         raise AssertionError("a plain answer has no output on the way")
@@ -61,6 +62,29 @@ async def test_an_engine_that_dies_of_a_job_on_a_kept_connection_has_cost_it_an_
         verdict = judge(await attempt(pool, tmp_path / "s"), attempt=1, leaving=False)
     assert isinstance(verdict, Requeue) and verdict.spent
     assert verdict.reason.startswith("worker_died")
+
+
+async def test_an_engine_that_ends_before_it_has_read_a_job_has_cost_it_nothing(
+    pool: UpstreamPool, tmp_path: Path
+) -> None:
+    """It was killed, say, as the job came: that is not what it died of."""
+    loop = asyncio.get_running_loop()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.setblocking(False)
+        listening.bind(str(tmp_path / "s"))
+        listening.listen()
+
+        async def ends() -> None:
+            peer, _ = await loop.sock_accept(listening)
+            with peer:
+                peer.setblocking(False)
+                await loop.sock_recv(peer, 1)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ends())
+            end = await attempt(pool, tmp_path / "s")
+    verdict = judge(end, attempt=1, leaving=False)
+    assert isinstance(verdict, Requeue) and not verdict.spent
 
 
 @pytest.mark.parametrize("page", [b"<!DOCTYPE html><html>Welcome</html>", b"", b'{"torn": ', b'"\xff"'])
