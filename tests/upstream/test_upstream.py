@@ -264,6 +264,34 @@ async def test_a_local_engine_that_ends_before_it_has_read_the_request_has_not_s
 
 
 @pytest.mark.asyncio
+async def test_a_reset_on_the_network_does_not_say_what_was_read(stack: AsyncExitStack, pool: UpstreamPool) -> None:
+    async def read_and_reset(peer: Peer) -> None:
+        await peer.request()
+        peer.reset()
+
+    endpoint = await stack.enter_async_context(Server(read_and_reset).on("127.0.0.1"))
+    with pytest.raises(UpstreamDied, match="before it answered"):
+        await post(pool, endpoint)
+
+
+@pytest.mark.asyncio
+async def test_a_large_request_that_was_cut_off_is_not_asked_elsewhere(pool: UpstreamPool, tmp_path: Path) -> None:
+    """What cut it off may have been an answer, which we no longer read."""
+    loop = asyncio.get_running_loop()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.setblocking(False)
+        listening.bind(str(tmp_path / "s"))
+        listening.listen()
+        response = await pool.open(f"unix:{tmp_path / 's'}", "POST", "/v1/x", [], bytes(2**20))
+        peer, _ = await loop.sock_accept(listening)
+        with peer:
+            peer.setblocking(False)
+            await loop.sock_recv(peer, 10)
+    with pytest.raises(UpstreamDied, match="before it answered"):
+        await response.ready()
+
+
+@pytest.mark.asyncio
 async def test_a_kept_connection_whose_peer_did_not_read_is_replaced_however_late(
     stack: AsyncExitStack, tmp_path: Path
 ) -> None:
